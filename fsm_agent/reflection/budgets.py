@@ -1,0 +1,50 @@
+"""Whether a run has used up what it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsm_agent.run.delta import FailureReason
+from fsm_agent.run.record import Run
+
+from .verdict import Continue, Finalise, Stop, Verdict
+
+
+def check(run: Run, now_ms: int, *, next_reserve_tokens: int) -> Verdict:
+    """Finalise or Stop if a budget ends before the next turn, as the run's limits say.
+
+    `next_reserve_tokens` is what the next model call would set aside: the check comes before
+    the spending. Too many errors in a row always stop: what only fails cannot finish either.
+    """
+    limits = run.limits
+    if run.failures >= limits.failures:
+        return Stop("model", f"{run.failures} model calls in a row failed. {_last_words(run)}")
+    if run.errors >= limits.errors:
+        return Stop("errors", f"Every call failed in {run.errors} turns in a row.")
+    for why, text in _ended(run, now_ms, next_reserve_tokens):
+        if limits.on_exhausted == "error":
+            return Stop(why, text)
+        return Finalise(why, text)
+    return Continue()
+
+
+def worked_s(run: Run, now_ms: int) -> float:
+    """Seconds since the run began, without those in which nobody worked on it."""
+    return max(0, now_ms - run.created_ms - run.waited_ms) / 1000
+
+
+def _ended(run: Run, now_ms: int, reserve: int) -> Iterator[tuple[FailureReason, str]]:
+    limits = run.limits
+    if run.turns >= limits.turns:
+        yield "turns", f"The limit of {limits.turns} turns is reached."
+    if run.spent_tokens + reserve > limits.tokens:
+        yield "tokens", f"{run.spent_tokens} of {limits.tokens} tokens are spent."
+    if run.tool_calls >= limits.tool_calls:
+        yield "tool_calls", f"The limit of {limits.tool_calls} tool calls is reached."
+    if worked_s(run, now_ms) >= limits.wall_s:
+        yield "wall_time", f"The limit of {limits.wall_s:g} s of working time is reached."
+
+
+def _last_words(run: Run) -> str:
+    message = getattr(run.last, "message", "")
+    return f"Last: {message}" if message else ""

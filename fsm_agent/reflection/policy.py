@@ -1,0 +1,55 @@
+"""The order in which REFLECT asks its policies; the first that has something to say decides."""
+
+from __future__ import annotations
+
+from fsm_agent.run.delta import ModelFailed
+from fsm_agent.run.record import Run
+
+from . import budgets, loops, repair
+from .verdict import Continue, Finalise, Finish, Stop, Verdict
+
+
+def reflect(
+    run: Run,
+    now_ms: int,
+    *,
+    allowed: tuple[str, ...],
+    may_rescue: bool,
+    next_reserve_tokens: int,
+) -> Verdict:
+    """What follows from the turn that `run` has just made. Pure: equal input, equal verdict.
+
+    `allowed` are the labels that the model may use, for the words of a correction.
+    """
+    if run.final_turns_left is not None:
+        return _in_finalisation(run, now_ms, allowed)
+    repaired = repair.check(run, allowed, may_rescue=may_rescue)
+    if isinstance(repaired, (Stop, Finish)):
+        return repaired
+    spent = budgets.check(run, now_ms, next_reserve_tokens=next_reserve_tokens)
+    if not isinstance(spent, Continue):
+        return spent
+    if isinstance(run.last, ModelFailed):
+        return Continue()
+    looped = loops.check(run)
+    if isinstance(looped, (Finalise, Stop)) or isinstance(repaired, Continue):
+        return looped
+    return repaired
+
+
+def _in_finalisation(run: Run, now_ms: int, allowed: tuple[str, ...]) -> Verdict:
+    """Bounded: a correction while turns are left, then an honest fallback."""
+    if run.final_turns_left:
+        told = repair.check(run, allowed, may_rescue=False)
+        if not isinstance(told, (Stop, Finish)):
+            is_out = budgets.check(run, now_ms, next_reserve_tokens=0)
+            return is_out if isinstance(is_out, Stop) else told
+    return Finish(_fallback(run), is_completed=False)
+
+
+def _fallback(run: Run) -> str:
+    why = run.final_why.replace("_", " ")
+    text = getattr(run.last, "text", "").strip()
+    if text:
+        return f"{text}\n\n[Stopped by the limit on {why}; this was not confirmed as an answer.]"
+    return f"[No answer: stopped by the limit on {why}, and the model gave no closing text.]"

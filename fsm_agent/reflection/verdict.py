@@ -1,0 +1,47 @@
+"""What REFLECT may conclude: a closed union of plain values."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fsm_agent.run.delta import FailureReason
+
+
+class Continue(msgspec.Struct, frozen=True):
+    """Go on with the next turn."""
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """Go on, and tell the model what was wrong with its reply."""
+
+    text: str
+
+
+class Warn(msgspec.Struct, frozen=True):
+    """Go on, and tell the model to change its course."""
+
+    text: str
+
+
+class Finalise(msgspec.Struct, frozen=True):
+    """Allow only the terminal label from here on."""
+
+    why: FailureReason
+    text: str
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """End with this text. Not completed: a rescued draft or an honest fallback."""
+
+    text: str
+    is_completed: bool
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """End without a result."""
+
+    reason: FailureReason
+    message: str
+
+
+Verdict = Continue | Repair | Warn | Finalise | Finish | Stop

@@ -1,0 +1,114 @@
+"""What messages are made of: the words of user, model and tools, as plain frozen values."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from fsm_agent.errors import UsageError
+
+ResultStatus = Literal[
+    "success",
+    "error",
+    "timeout",
+    "partial",
+    "denied",
+    "expired",
+    "duplicate",
+    "in_doubt",
+    "cancelled",
+]
+EffectClass = Literal["read", "idempotent", "keyed", "probed", "unsafe"]
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of one model call, as billed; `is_estimate` where the provider gave none."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    is_estimate: bool = False
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A tool call that the model asked for.
+
+    `call_id` is ours, from the journal position, unique in the run. `arguments` is canonical JSON
+    of an object, or what the model wrote where `problem` says that it is no such thing.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    problem: str | None = None  # why the call must not run, in words for the model
+
+
+class UserMessage(msgspec.Struct, frozen=True, array_like=True, tag="user"):
+    """What a person, or the runtime on their behalf, says to the model."""
+
+    text: str
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, array_like=True, tag="assistant"):
+    """A reply of the model. `label` is kept so that the model sees its own format."""
+
+    label: str | None
+    text: str
+    calls: tuple[Call, ...] = ()
+    reasoning: str = ""  # kept only where the provider wants it back
+
+
+class ToolMessage(msgspec.Struct, frozen=True, array_like=True, tag="tool"):
+    """The result of one call. Every call of an assistant message has exactly one."""
+
+    call_id: str
+    name: str
+    text: str
+    status: ResultStatus = "success"
+
+
+class NoteMessage(msgspec.Struct, frozen=True, array_like=True, tag="note"):
+    """The runtime speaking to the model: a correction, a warning, the order to finish."""
+
+    text: str
+
+
+Message = UserMessage | AssistantMessage | ToolMessage | NoteMessage
+
+
+def clean_text(text: str) -> str:
+    """`text` with lone surrogates replaced by U+FFFD, so that it can be encoded and restored."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no blanks. Equal values give equal text.
+
+    Raises UsageError for NaN and infinities, which msgspec would silently turn into null,
+    and for anything that is not JSON.
+    """
+    _refuse_non_finite(value)
+    try:
+        return msgspec.json.encode(value, order="deterministic").decode()
+    except (TypeError, UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise UsageError(f"the value is not JSON: {error}") from error
+
+
+def _refuse_non_finite(value: Any) -> None:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            raise UsageError(f"{item} is not a JSON number. Use a finite number or null.")
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)

@@ -1,0 +1,165 @@
+"""The facts that entries are made of: a closed union, each with its tag on disk.
+
+Renaming a class leaves its tag alone; a new field goes last and has a default.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .content import Call, EffectClass, ResultStatus, Usage
+from .limits import Limits
+
+AskKind = Literal["approval", "question", "in_doubt"]
+Verb = Literal["approve", "reject", "edit", "answer", "happened", "rerun", "fail", "expire"]
+HintKind = Literal["repair", "warning", "final", "failure"]
+FailureReason = Literal[
+    "model", "turns", "tokens", "tool_calls", "wall_time", "errors", "repairs", "loop", "poison",
+    "cancelled", "tool_missing", "host",
+]  # fmt: skip
+
+# Failures that only an operator can mend: the run waits for them instead of counting them.
+OPERATOR_KINDS = frozenset({"auth", "quota", "not_found"})
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=False, array_like=True):
+    """One durable fact."""
+
+
+class Created(Delta, frozen=True, tag="created"):
+    """The run exists. Always the only delta of the first entry."""
+
+    agent: str
+    task: str
+    limits: Limits
+    requester: str = ""
+    fingerprint: str = ""  # of the agent's tools and protocol, as they were at the start
+
+
+class Resumed(Delta, frozen=True, tag="resumed"):
+    """A worker has claimed the run; recorded with its first commit."""
+
+    owner: str
+    token: int
+    is_takeover: bool  # the worker before died or was cut off: its lease ran out
+    claimed_ms: int
+
+
+class Observed(Delta, frozen=True, tag="observed"):
+    """Words of a person, taken from the mailbox into the conversation."""
+
+    text: str
+    signal_id: str
+
+
+class Began(Delta, frozen=True, tag="began"):
+    """A model call is about to go out, and this many tokens are set aside for it."""
+
+    attempt: int  # counts the run's model calls, from 1
+    reserve_tokens: int
+
+
+class Replied(Delta, frozen=True, tag="replied"):
+    """A whole reply. With a violation its calls are void and its text is a draft."""
+
+    label: str | None
+    text: str
+    usage: Usage
+    calls: tuple[Call, ...] = ()
+    finish_reason: str | None = None
+    violation: str | None = None
+    detail: str = ""
+    reasoning: str = ""
+
+
+class ModelFailed(Delta, frozen=True, tag="model_failed"):
+    """A model call that brought no usable reply; billed ones cost their whole reserve."""
+
+    kind: str
+    message: str
+    is_billed: bool
+    retry_at_ms: int = 0
+
+
+class Asked(Delta, frozen=True, tag="asked"):
+    """A call waits for a person. The decision must name `digest`."""
+
+    ask_id: str
+    call_id: str
+    kind: AskKind
+    digest: str
+    reason: str
+    expires_ms: int = 0
+    unlock_ms: int = 0
+
+
+class Ruled(Delta, frozen=True, tag="ruled"):
+    """A person's decision, taken up by the run."""
+
+    ask_id: str
+    call_id: str
+    verb: Verb
+    by: str
+    at_ms: int
+    reason: str = ""
+    digest: str = ""  # of the arguments that may run now: those shown, or the edited ones
+    arguments: str | None = None  # of `edit`: canonical JSON
+    answer: str | None = None  # of `answer` and `happened`: what the model is told
+
+
+class Intended(Delta, frozen=True, tag="intended"):
+    """A call is about to start. On disk before the tool runs, so that a crash cannot hide it."""
+
+    call_id: str
+    effect: EffectClass
+    key: str  # the idempotency key, from the journal position
+    attempt: int  # starts of this call, from 1
+    at_ms: int
+    deadline_ms: int  # when the tool is cut off at the latest
+
+
+class Settled(Delta, frozen=True, tag="settled"):
+    """The one result of a call, as the model will see it."""
+
+    call_id: str
+    status: ResultStatus
+    text: str
+    took_ms: int = 0
+    blob: str = ""  # digest of the whole output, where `text` is cut
+
+
+class Hinted(Delta, frozen=True, tag="hinted"):
+    """The runtime tells the model something before its next turn."""
+
+    kind: HintKind
+    text: str
+
+
+class Finalising(Delta, frozen=True, tag="finalising"):
+    """From here on only the terminal label is allowed, for `turns` turns."""
+
+    why: FailureReason
+    turns: int
+
+
+class Answered(Delta, frozen=True, tag="answered"):
+    """The run's result. Not completed: an honest fallback after a limit."""
+
+    text: str
+    is_completed: bool = True
+
+
+class Failed(Delta, frozen=True, tag="failed"):
+    """The run ends without a result."""
+
+    reason: FailureReason
+    message: str
+    by: str = ""
+
+
+AnyDelta = (
+    Created | Resumed | Observed | Began | Replied | ModelFailed | Asked | Ruled | Intended
+    | Settled | Hinted | Finalising | Answered | Failed
+)  # fmt: skip

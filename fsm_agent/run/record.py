@@ -1,0 +1,341 @@
+"""A run as a value, and the one pure fold that makes it from its journal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Literal, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from fsm_agent.errors import CorruptRecord
+
+from .content import AssistantMessage, Call, Message, NoteMessage, ToolMessage, UserMessage
+from .delta import (
+    OPERATOR_KINDS,
+    Answered,
+    AnyDelta,
+    Asked,
+    Began,
+    Created,
+    Failed,
+    Finalising,
+    Hinted,
+    Intended,
+    ModelFailed,
+    Observed,
+    Replied,
+    Resumed,
+    Ruled,
+    Settled,
+)
+from .limits import Limits
+from .state import FINAL, State, Trigger, destination
+
+DRAFT_CHARS = 500  # of a reply that broke the protocol: enough for the model to see its mistake
+KEPT_STEPS = 16  # how far back loop detection looks
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One transition: why the run moved, when, and what became true with it."""
+
+    trigger: Trigger | None  # None: the first entry of a run
+    at_ms: int  # by the store's clock
+    deltas: tuple[AnyDelta, ...]
+
+
+Phase = Literal["open", "waiting", "started", "settled"]
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A call of the current batch with everything that is known of it."""
+
+    call: Call
+    arguments: str  # the effective ones: the model's, or those a person put in their place
+    starts: int = 0
+    intent: Intended | None = None
+    ask: Asked | None = None
+    ruling: Ruled | None = None
+    result: Settled | None = None
+
+    @property
+    def phase(self) -> Phase:
+        if self.result:
+            return "settled"
+        if self.ask:
+            return "waiting"
+        return "started" if self.intent else "open"
+
+    @property
+    def is_approved(self) -> bool:
+        return bool(self.ruling and self.ruling.verb in ("approve", "edit", "rerun"))
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a run's journal says, up to entry `seq`."""
+
+    run_id: str
+    seq: int = 0
+    state: State = State.OBSERVE
+    agent: str = ""
+    task: str = ""
+    limits: Limits = Limits()
+    requester: str = ""
+    fingerprint: str = ""
+    created_ms: int = 0
+    updated_ms: int = 0
+    waited_ms: int = 0  # nobody worked on it: parked, or its worker had died
+    messages: tuple[Message, ...] = ()
+    message_chars: int = 0
+    calls: tuple[OpenCall, ...] = ()
+    step: int = 0  # seq of the reply that asked for `calls`
+    attempts: int = 0
+    reserved_tokens: int = 0  # of the attempt under way
+    turns: int = 0
+    spent_tokens: int = 0
+    tool_calls: int = 0
+    repairs: int = 0  # in a row
+    errors: int = 0  # turns in a row in which every call failed
+    failures: int = 0  # model calls in a row that brought no reply
+    steps: tuple[str, ...] = ()  # digests of the last replies, for loop detection
+    last: Replied | ModelFailed | None = None
+    wake_ms: int = 0
+    final_turns_left: int | None = None  # not None: finalising
+    final_why: str = ""
+    rulings: int = 0
+    signals: tuple[str, ...] = ()  # ids of words already taken from the mailbox
+    takeovers: int = 0
+    answer: Answered | None = None
+    failure: Failed | None = None
+
+    @property
+    def has_attempt(self) -> bool:
+        return self.reserved_tokens > 0
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.calls)
+
+    @property
+    def has_unsettled_calls(self) -> bool:
+        return any(call.result is None for call in self.calls)
+
+    @property
+    def has_answer(self) -> bool:
+        return self.answer is not None
+
+    @property
+    def has_failure(self) -> bool:
+        return self.failure is not None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def open_asks(self) -> tuple[Asked, ...]:
+        return tuple(call.ask for call in self.calls if call.ask)
+
+    def call(self, call_id: str) -> OpenCall:
+        """The call with this id in the current batch. Raises KeyError."""
+        for call in self.calls:
+            if call.call.call_id == call_id:
+                return call
+        raise KeyError(call_id)
+
+
+def apply(run: Run, record: Record) -> Run:
+    """The run after a recorded transition. Raises CorruptRecord if no arrow leads there."""
+    if (record.trigger is None) != (run.seq == 0):
+        raise CorruptRecord(f"entry {run.seq + 1} is not where a run begins")
+    state = destination(run.state, record.trigger) if record.trigger else run.state
+    if state is None:
+        raise CorruptRecord(
+            f"entry {run.seq + 1} says {record.trigger!r}, which {run.state} does not allow"
+        )
+    return moved(taken(run, record), record, state)
+
+
+def taken(run: Run, record: Record) -> Run:
+    """The run with the record's deltas, still in the state it stood in: what guards look at."""
+    calls = () if record.trigger is Trigger.CONTINUED else run.calls
+    run = replace(run, seq=run.seq + 1, calls=calls)
+    for delta in record.deltas:
+        run = fold(run, delta, at_ms=record.at_ms)
+    return run
+
+
+def moved(run: Run, record: Record, state: State) -> Run:
+    """The run in its new state."""
+    return replace(run, state=state, updated_ms=record.at_ms)
+
+
+def replay(run_id: str, records: Iterable[Record]) -> Run:
+    """The run that its journal makes."""
+    run = Run(run_id=run_id)
+    for record in records:
+        run = apply(run, record)
+    return run
+
+
+def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
+    """The run after `delta`, recorded at `at_ms`. Live and replayed, all goes through here."""
+    match delta:
+        case Created():
+            return _say(
+                replace(
+                    run,
+                    agent=delta.agent,
+                    task=delta.task,
+                    limits=delta.limits,
+                    requester=delta.requester,
+                    fingerprint=delta.fingerprint,
+                    created_ms=at_ms,
+                    updated_ms=at_ms,
+                ),
+                UserMessage(delta.task),
+            )
+        case Resumed():
+            idle = max(0, delta.claimed_ms - run.updated_ms)
+            return replace(
+                run,
+                waited_ms=run.waited_ms + idle,
+                takeovers=run.takeovers + delta.is_takeover,
+            )
+        case Observed():
+            return replace(
+                _say(run, UserMessage(delta.text)), signals=(*run.signals, delta.signal_id)
+            )
+        case Began():
+            # A reserve that nobody settled is that of an attempt that died: perhaps billed.
+            return replace(
+                run,
+                attempts=delta.attempt,
+                spent_tokens=run.spent_tokens + run.reserved_tokens,
+                reserved_tokens=delta.reserve_tokens,
+                wake_ms=0,
+            )
+        case Replied():
+            return _fold_reply(run, delta)
+        case ModelFailed():
+            return replace(
+                run,
+                spent_tokens=run.spent_tokens + (run.reserved_tokens if delta.is_billed else 0),
+                reserved_tokens=0,
+                failures=run.failures + (delta.kind not in OPERATOR_KINDS),
+                last=delta,
+                wake_ms=delta.retry_at_ms,
+            )
+        case Asked():
+            return _with_call(run, replace(run.call(delta.call_id), ask=delta))
+        case Ruled():
+            return _fold_ruling(run, delta)
+        case Intended():
+            call = run.call(delta.call_id)
+            run = replace(run, tool_calls=run.tool_calls + (call.starts == 0))
+            return _with_call(run, replace(call, intent=delta, starts=delta.attempt))
+        case Settled():
+            return _fold_result(run, delta)
+        case Hinted():
+            return _say(run, NoteMessage(delta.text))
+        case Finalising():
+            return replace(run, final_turns_left=delta.turns, final_why=delta.why)
+        case Answered():
+            return replace(run, answer=delta)
+        case Failed():
+            return replace(
+                run,
+                failure=delta,
+                spent_tokens=run.spent_tokens + run.reserved_tokens,
+                reserved_tokens=0,
+            )
+        case _:
+            assert_never(delta)  # a kind without a case fails the type check, not the run
+
+
+def _say(run: Run, message: Message) -> Run:
+    return replace(
+        run,
+        messages=(*run.messages, message),
+        message_chars=run.message_chars + message_size(message),
+    )
+
+
+def message_size(message: Message) -> int:
+    """Characters of a message that a model is billed for, roughly."""
+    size = len(message.text) + 16
+    if isinstance(message, AssistantMessage):
+        size += sum(len(call.name) + len(call.arguments) + 32 for call in message.calls)
+    return size
+
+
+def _fold_reply(run: Run, reply: Replied) -> Run:
+    is_good = reply.violation is None
+    finalising = run.final_turns_left
+    run = replace(
+        run,
+        turns=run.turns + 1,
+        spent_tokens=run.spent_tokens + reply.usage.total_tokens,
+        reserved_tokens=0,
+        repairs=0 if is_good else run.repairs + 1,
+        errors=0 if is_good and not reply.calls else run.errors,
+        failures=0,
+        steps=(*run.steps[1 - KEPT_STEPS :], step_digest(reply)),
+        last=reply,
+        calls=tuple(OpenCall(call, call.arguments) for call in reply.calls) if is_good else (),
+        step=run.seq,
+        final_turns_left=None if finalising is None else max(0, finalising - 1),
+    )
+    if is_good:
+        return _say(run, AssistantMessage(reply.label, reply.text, reply.calls, reply.reasoning))
+    draft = draft_of(reply)
+    return _say(run, AssistantMessage(reply.label, draft)) if draft else run
+
+
+def draft_of(reply: Replied) -> str:
+    """What stays in the conversation of a reply that broke the protocol."""
+    if len(reply.text) <= DRAFT_CHARS:
+        return reply.text
+    return f"{reply.text[:DRAFT_CHARS]} […{len(reply.text) - DRAFT_CHARS} characters cut]"
+
+
+def step_digest(reply: Replied) -> str:
+    """Equal for replies that do the same: the calls where there are any, the text otherwise."""
+    parts = [f"{call.name} {call.arguments}" for call in reply.calls] or [
+        f"{reply.label} {reply.text}"
+    ]
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
+
+
+def _fold_ruling(run: Run, ruling: Ruled) -> Run:
+    call = run.call(ruling.call_id)
+    arguments = ruling.arguments if ruling.arguments is not None else call.arguments
+    # After 'it did not happen, run it' the intent in doubt is answered for: a new start is due.
+    intent = None if ruling.verb == "rerun" else call.intent
+    call = replace(call, ask=None, ruling=ruling, arguments=arguments, intent=intent)
+    return _with_call(replace(run, rulings=run.rulings + 1), call)
+
+
+def _fold_result(run: Run, result: Settled) -> Run:
+    run = _with_call(run, replace(run.call(result.call_id), result=result, ask=None))
+    if run.has_unsettled_calls:
+        return run
+    # Results enter the conversation in the order of the calls, not of their arrival.
+    for call in run.calls:
+        assert call.result
+        run = _say(
+            run,
+            ToolMessage(call.call.call_id, call.call.name, call.result.text, call.result.status),
+        )
+    failed = all(c.result and c.result.status in ("error", "timeout") for c in run.calls)
+    return replace(run, errors=run.errors + 1 if failed else 0)
+
+
+def _with_call(run: Run, changed: OpenCall) -> Run:
+    return replace(
+        run,
+        calls=tuple(
+            changed if call.call.call_id == changed.call.call_id else call for call in run.calls
+        ),
+    )

@@ -1,0 +1,75 @@
+"""What the outside says to a run: a closed union, carried in its mailbox."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fsm_agent.errors import CorruptRecord
+
+from .delta import AskKind, Verb
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
+    """A person's decision on a request of the run."""
+
+    ask_id: str
+    verb: Verb
+    by: str
+    reason: str = ""
+    arguments: str | None = None
+    answer: str | None = None
+
+
+class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """End the run at the next commit point."""
+
+    by: str
+    reason: str = ""
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, tag="said"):
+    """A further message of the user."""
+
+    text: str
+    by: str = ""
+
+
+AnySignal = Decided | CancelRequested | Said
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """What a person is shown before they decide: the body of a request in the store."""
+
+    kind: AskKind
+    call_id: str
+    tool: str
+    arguments: str  # canonical JSON; its digest is what the decision names
+    reason: str
+    effect: str = ""
+    agent: str = ""
+    options: tuple[str, ...] = ()
+
+
+_signals = msgspec.msgpack.Decoder(AnySignal)
+_questions = msgspec.msgpack.Decoder(Question)
+
+
+def encode(value: AnySignal | Question) -> bytes:
+    """The bytes of a signal or a question."""
+    return msgspec.msgpack.encode(value)
+
+
+def decode_signal(body: bytes) -> AnySignal:
+    """The signal of `body`. Raises CorruptRecord."""
+    try:
+        return _signals.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise CorruptRecord(f"a signal that cannot be read: {error}") from error
+
+
+def decode_question(body: bytes) -> Question:
+    """The question of `body`. Raises CorruptRecord."""
+    try:
+        return _questions.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise CorruptRecord(f"a request that cannot be read: {error}") from error
