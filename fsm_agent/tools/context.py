@@ -1,0 +1,44 @@
+"""What a running tool may know about its call, and say while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fsm_agent.clock import Clock, SystemClock
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolContext:
+    """Given to a tool that has a parameter annotated `ToolContext`; the model does not see it.
+
+    `idempotency_key` is the same for every attempt of this call, `attempt` counts from 1.
+    """
+
+    run_id: str
+    call_id: str
+    idempotency_key: str
+    attempt: int = 1
+    deadline_s: float = float("inf")  # on `clock.steady_s`; set when the call starts
+    on_progress: Callable[[str], None] = _say_nothing  # called in the event loop; must not raise
+    clock: Clock = field(default_factory=SystemClock, repr=False)
+    cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the result any more. Threads are never stopped: look."""
+        return self.cancelled.is_set()
+
+    def remaining_s(self) -> float:
+        """Seconds until the call is given up; infinite where there is no limit."""
+        return max(0.0, self.deadline_s - self.clock.steady_s())
+
+    def progress(self, text: str) -> None:
+        """Show `text` to whoever watches the run. It is not kept."""
+        if not self.is_cancelled:
+            self.on_progress(text)

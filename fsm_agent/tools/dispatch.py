@@ -1,0 +1,346 @@
+"""Running the calls that were started: time limits, retries, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from fsm_agent.clock import Clock, SystemClock
+
+from .arguments import Bound
+from .context import ToolContext
+from .effects import Idempotent, Keyed, Read
+from .registry import Tool
+from .results import CannotShow, cause_of, show
+from .running import Ended, start
+
+GRACE_S = 1.0  # to end by itself, once cancelled
+MAX_LEFT_BEHIND = 32  # threads of one tool that nobody waits for any more
+
+_NOT_WORTH_A_RETRY = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileExistsError,
+    FileNotFoundError,
+    ImportError,
+    IsADirectoryError,
+    LookupError,
+    MemoryError,
+    NameError,
+    NotADirectoryError,
+    NotImplementedError,
+    PermissionError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a call.
+
+    `full` holds the bytes of the whole output where `text` was cut. `attempts` is 0 where the call
+    did not even start, so it surely had no effect.
+    """
+
+    status: Literal["success", "error", "timeout"]
+    text: str
+    took_ms: int
+    full: bytes | None = None
+    attempts: int = 1
+    is_still_running: bool = False  # a thread, or a task that ignores its cancellation
+    is_effect_unknown: bool = False  # given up midway, and repeating is not harmless
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """An attempt that did not end in time."""
+
+    is_still_running: bool
+
+
+def _forget(running: asyncio.Future[Ended]) -> None:
+    pass
+
+
+async def run_call(
+    tool: Tool[..., Any],
+    bound: Bound,
+    context: ToolContext,
+    *,
+    timeout_s: float | None = None,
+    grace_s: float = GRACE_S,
+    clock: Clock | None = None,
+    on_left_behind: Callable[[asyncio.Future[Ended]], None] = _forget,
+) -> Result:
+    """Run one call to its end, or until it is given up, with the retries its tool allows.
+
+    `timeout_s` (default: the tool's) limits each attempt; all attempts share the idempotency key.
+    A failure of the tool is a result. KeyboardInterrupt, SystemExit and our own cancellation come
+    through; then, and after a timeout, `on_left_behind` is told of a tool that still runs.
+    """
+    clock = clock or SystemClock()
+    limit_s = tool.timeout_s if timeout_s is None else timeout_s
+    began = clock.steady_s()
+    tries = _Tries(tool, bound, context, limit_s, grace_s, clock, on_left_behind)
+    ended = await (tries.repeated() if tool.retries else tries.once())
+    took_ms = round((clock.steady_s() - began) * 1000)
+    return _result(tool, ended, limit_s, took_ms, tries.count)
+
+
+class _Tries:
+    """The attempts of one call, counted."""
+
+    def __init__(
+        self,
+        tool: Tool[..., Any],
+        bound: Bound,
+        context: ToolContext,
+        timeout_s: float,
+        grace_s: float,
+        clock: Clock,
+        on_left_behind: Callable[[asyncio.Future[Ended]], None],
+    ) -> None:
+        self._tool, self._bound, self._context = tool, bound, context
+        self._timeout_s, self._grace_s, self._clock = timeout_s, grace_s, clock
+        self._on_left_behind = on_left_behind
+        self.count = 0
+
+    async def repeated(self) -> Ended | TimedOut:
+        """Try until it works, the retries are used up, or the failure will not pass by itself."""
+        import stamina  # 25 to 120 ms: only for tools with retries
+
+        attempts = stamina.retry_context(
+            on=_Again, attempts=self._tool.retries + 1, timeout=None, wait_max=10.0
+        )
+        ended: Ended | TimedOut = Ended()
+        try:
+            async for attempt in attempts:
+                with attempt:
+                    ended = await self.once()
+                    if is_worth_a_retry(ended):
+                        raise _Again
+        except _Again:
+            pass  # the last attempt failed too: its own failure is the result
+        return ended
+
+    async def once(self) -> Ended | TimedOut:
+        context = replace(
+            self._context,
+            attempt=self._context.attempt + self.count,
+            deadline_s=self._clock.steady_s() + self._timeout_s,
+            clock=self._clock,
+            cancelled=threading.Event(),
+        )
+        kwargs = self._kwargs()
+        self.count += 1
+        is_async = self._tool.is_async
+        if not is_async:
+            context = replace(context, on_progress=_from_thread(context.on_progress))
+        call = partial(self._tool.call, kwargs, context)
+        running = start(call, is_async=is_async, name=f"tool {self._tool.name}")
+        try:
+            await asyncio.wait({running}, timeout=self._timeout_s)
+            if running.done():
+                return _ended(running)
+            return await self._given_up(running, context)
+        except asyncio.CancelledError:
+            await self._given_up(running, context)
+            raise
+
+    def _kwargs(self) -> Mapping[str, Any]:
+        """The arguments, decoded anew for a retry: the tool may have changed those it had."""
+        again = self._tool.bind(self._bound.arguments) if self.count else self._bound
+        return again.kwargs if isinstance(again, Bound) else self._bound.kwargs
+
+    async def _given_up(
+        self, running: asyncio.Future[Ended], context: ToolContext
+    ) -> Ended | TimedOut:
+        """Tell the tool to stop. If it returns within the grace after all, that is its result."""
+        context.cancelled.set()
+        if isinstance(running, asyncio.Task):
+            running.cancel()
+        try:
+            await asyncio.wait({running}, timeout=self._grace_s)
+        finally:
+            if not running.done():
+                self._on_left_behind(running)
+        if not running.done():
+            return TimedOut(is_still_running=True)
+        if running.cancelled():
+            return TimedOut(is_still_running=False)
+        late = running.result()
+        return late if late.error is None else TimedOut(is_still_running=False)
+
+
+def _from_thread(on_progress: Callable[[str], None]) -> Callable[[str], None]:
+    """`on_progress`, to be called in a thread and to run in the event loop."""
+    loop = asyncio.get_running_loop()
+
+    def hop(text: str) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody watches any more
+            loop.call_soon_threadsafe(on_progress, text)
+
+    return hop
+
+
+def is_worth_a_retry(ended: Ended | TimedOut) -> bool:
+    """Whether the same call may work a moment later: not for mistakes in it, or in the tool."""
+    match ended:
+        case TimedOut(is_still_running=is_still_running):
+            return not is_still_running
+        case Ended(error=None):
+            return False
+        case Ended(error=error):
+            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            return isinstance(error, Exception) and not isinstance(error, _NOT_WORTH_A_RETRY)
+
+
+class _Again(Exception):
+    """Asks stamina for another attempt."""
+
+
+class Dispatcher:
+    """Runs at most `limit` calls at once, and of each tool at most its `concurrency`.
+
+    More calls wait, none is dropped. A place counts as free when its call is answered; a tool's own
+    place only once its function has really ended.
+    """
+
+    def __init__(
+        self, limit: int = 8, *, grace_s: float = GRACE_S, clock: Clock | None = None
+    ) -> None:
+        self._limit = asyncio.Semaphore(limit)
+        self._most = max(limit, MAX_LEFT_BEHIND)
+        self._places: WeakKeyDictionary[Tool[..., Any], _Places] = WeakKeyDictionary()
+        self._grace_s, self._clock = grace_s, clock or SystemClock()
+
+    async def run(
+        self,
+        tool: Tool[..., Any],
+        bound: Bound,
+        context: ToolContext,
+        *,
+        timeout_s: float | None = None,
+    ) -> Result:
+        """Wait for a place, then run the call as `run_call` does. Time in the queue is not counted.
+
+        Where all places of the tool are held by calls that were given up and never ended, the
+        call is answered with an error and not started.
+        """
+        places = self._places.setdefault(tool, _Places(tool.concurrency or self._most))
+        if not await places.enter():
+            return _not_started(tool)
+        left_behind: list[asyncio.Future[Ended]] = []
+        try:
+            async with self._limit:
+                return await run_call(
+                    tool,
+                    bound,
+                    context,
+                    timeout_s=timeout_s,
+                    grace_s=self._grace_s,
+                    clock=self._clock,
+                    on_left_behind=left_behind.append,
+                )
+        finally:
+            places.leave(left_behind)
+
+
+class _Places:
+    """How many calls of one tool may run, with those counted that were given up and still run."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stuck = 0
+        self._free = asyncio.Semaphore(limit)
+
+    async def enter(self) -> bool:
+        """Wait for a place. False where no call holds one that will end."""
+        await self._free.acquire()
+        if self._stuck < self._limit:
+            return True
+        self._free.release()  # the next in the queue learns it too
+        return False
+
+    def leave(self, left_behind: list[asyncio.Future[Ended]]) -> None:
+        still = [running for running in left_behind if not running.done()]
+        if not still:
+            self._free.release()
+            return
+        self._stuck += 1
+        still[0].add_done_callback(self._ended)
+        if self._stuck == self._limit:
+            self._free.release()  # not a place, but a word to those who wait: see enter
+
+    def _ended(self, _: asyncio.Future[Ended]) -> None:
+        if self._stuck < self._limit:
+            self._free.release()
+        self._stuck -= 1  # at the limit, the place was released as the word already
+
+
+def _result(
+    tool: Tool[..., Any], ended: Ended | TimedOut, timeout_s: float, took_ms: int, attempts: int
+) -> Result:
+    match ended:
+        case TimedOut(is_still_running=still):
+            harmless = isinstance(tool.effect, Read | Idempotent)
+            return Result(
+                status="timeout",
+                text=_timeout_text(tool, timeout_s, still),
+                took_ms=took_ms,
+                attempts=attempts,
+                is_still_running=still,
+                is_effect_unknown=not harmless,
+            )
+        case Ended(error=None, value=value):
+            return shown_result(tool, value, took_ms, attempts)
+        case Ended(error=KeyboardInterrupt() | SystemExit() as error):
+            raise error
+        case Ended(error=error):
+            assert error is not None
+            return Result(status="error", text=cause_of(error), took_ms=took_ms, attempts=attempts)
+
+
+def shown_result(tool: Tool[..., Any], value: Any, took_ms: int, attempts: int) -> Result:
+    """What came of a call that returned `value`, or whose probe says that it would have."""
+    try:
+        shown = show(value, tool.max_output_chars)
+    except CannotShow as error:
+        text = f"{tool.name} ran to its end, but {error}. Calling it again will not help."
+        return Result(status="error", text=text, took_ms=took_ms, attempts=attempts)
+    return Result(
+        status="success", text=shown.text, took_ms=took_ms, full=shown.full, attempts=attempts
+    )
+
+
+def _timeout_text(tool: Tool[..., Any], timeout_s: float, still: bool) -> str:
+    text = f"{tool.name} took over {timeout_s:g} s and was given up."
+    if still:
+        text += " It could not be stopped and may still be running."
+    if isinstance(tool.effect, Read | Idempotent):
+        return text
+    if isinstance(tool.effect, Keyed):
+        return text + " Its effect may have happened; the same call would carry the same key."
+    return text + " Its effect may have happened."
+
+
+def _not_started(tool: Tool[..., Any]) -> Result:
+    text = f"{tool.name} was not started: earlier calls of it were given up and still run."
+    return Result(status="error", text=text, took_ms=0, attempts=0)
+
+
+def _ended(running: asyncio.Future[Ended]) -> Ended:
+    if running.cancelled():  # by itself: ours would have come through
+        return Ended(error=asyncio.CancelledError("the tool cancelled itself"))
+    return running.result()
