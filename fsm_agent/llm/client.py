@@ -1,0 +1,284 @@
+"""How a step is asked of an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import cache
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from fsm_agent.errors import MissingSetting, ProviderError
+from fsm_agent.llm.failures import Failure, classify
+from fsm_agent.llm.limits import Limits
+from fsm_agent.llm.model import Piece, Reply, StepRequest
+from fsm_agent.llm.patience import Patience
+from fsm_agent.llm.profiles import Change, Profile, adapted, profile_for
+from fsm_agent.llm.reading import Reading
+from fsm_agent.llm.request import RequestBuilder, may_change
+from fsm_agent.llm.stream import Stream
+
+OPENAI_URL = "https://api.openai.com/v1"
+MAX_CHANGES = 6  # of one request, after refusals
+_NO_KEY = "none"  # what a server on this machine gets that asks for no key
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a request goes, and as whom."""
+
+    base_url: str
+    api_key: str
+    model: str
+
+
+class _Refused(Exception):
+    """The server answered with an error status, before anything was paid for."""
+
+    def __init__(self, status: int, failure: Failure) -> None:
+        super().__init__(failure.said)
+        self.status, self.failure = status, failure
+
+
+class OpenAIModel:
+    """A Model behind a Chat Completions endpoint, streamed.
+
+    `model`, `base_url` and `api_key` default to FSM_AGENT_MODEL, OPENAI_BASE_URL and
+    OPENAI_API_KEY, read at each step. `is_live` shows the body of a final label as it comes, and
+    takes it back if the reply does not hold; otherwise it is shown once, when it does.
+    `profile` says what the endpoint accepts, where that is known better than by its host.
+
+    One step is one paid request and is never repeated here. A request that the server refuses
+    because of one field is part of the same step, since nothing was paid for: it is put again
+    without that field, one change at a time, and the change is remembered for endpoint and model.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        limits: Limits | None = None,
+        is_live: bool = False,
+        profile: Profile | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._given = (model, base_url, api_key)
+        self._is_live, self._profile = is_live, profile
+        self._profiles: dict[tuple[str, str], Profile] = {}
+        self._builder = RequestBuilder()
+        self._openai: Any = None  # the module: its import waits for the first step
+        self._client: Any = None  # openai.AsyncOpenAI
+        self._client_of: tuple[object, ...] = ()
+
+    async def step(self, request: StepRequest, on_piece: Callable[[Piece], None]) -> Reply:
+        """Ask once, and read the reply to its end. See `Model.step`.
+
+        Raises MissingSetting without a model or key, and ProviderError if there is no reply.
+        """
+        endpoint = self.endpoint(request)
+        for _ in range(MAX_CHANGES):
+            profile = self.profile(endpoint)
+            try:
+                return await self._attempt(request, endpoint, profile, on_piece)
+            except _Refused as refused:
+                changed = _changed(profile, refused.failure.change, request)
+                if changed is None:
+                    raise _error_of(refused, endpoint) from None
+                self._profiles[endpoint.base_url, endpoint.model] = changed
+        raise ProviderError(
+            "bad_request",
+            f"the model server refused {MAX_CHANGES} forms of the request",
+            is_retryable=False,
+        )
+
+    async def aclose(self) -> None:
+        """Close connections. The model may be used again."""
+        client, self._client, self._client_of = self._client, None, ()
+        if client is not None:
+            await client.close()
+
+    def endpoint(self, request: StepRequest | None = None) -> Endpoint:
+        """Where a request would go now. Raises MissingSetting, which says what to set."""
+        given_model, given_url, given_key = self._given
+        asked = request.model if request else None
+        model = asked or given_model or os.environ.get("FSM_AGENT_MODEL")
+        url = given_url or os.environ.get("OPENAI_BASE_URL") or ""
+        key = given_key or os.environ.get("OPENAI_API_KEY") or ""
+        if not key and is_loopback(url):
+            key = _NO_KEY
+        if not key:
+            raise MissingSetting(
+                "no API key for the model. Set OPENAI_API_KEY, or set OPENAI_BASE_URL to a model "
+                "server on this machine."
+            )
+        if not model:
+            raise MissingSetting("no model is named. Set FSM_AGENT_MODEL, for example to gpt-5.")
+        return Endpoint((url or OPENAI_URL).rstrip("/"), key, model)
+
+    def profile(self, endpoint: Endpoint) -> Profile:
+        """What is known of the endpoint and model, `changes` after refusals included."""
+        known = self._profiles.get((endpoint.base_url, endpoint.model))
+        return known or self._profile or profile_for(endpoint.base_url)
+
+    async def _attempt(
+        self,
+        request: StepRequest,
+        endpoint: Endpoint,
+        profile: Profile,
+        on_piece: Callable[[Piece], None],
+    ) -> Reply:
+        """One request. Raises _Refused for an error status."""
+        if self._openai is None:
+            # The import takes a second or two, which other runs in this loop should not wait for.
+            self._openai = await asyncio.to_thread(importlib.import_module, "openai")
+        body = self._builder.body(request, endpoint.model, profile)
+        reading = Reading(
+            request, on_piece, is_live=self._is_live, max_chars=self.limits.max_reply_chars
+        )
+        patience = Patience(self.limits)
+        stream = Stream(reading, patience)
+        try:
+            async with patience, self._response(endpoint, body) as response:
+                await stream.read(response.iter_bytes())
+                stream.close()
+        except TimeoutError:
+            if not stream.is_complete:
+                raise _timed_out(stream, patience, endpoint) from None
+        except _transport_errors() as error:
+            # A reset after the finish reason takes nothing away.
+            if not stream.is_complete:
+                raise stream.dropped() from error
+        except asyncio.CancelledError:
+            reading.abandon()
+            raise
+        stream.check()
+        return reading.finish()
+
+    @asynccontextmanager
+    async def _response(self, endpoint: Endpoint, body: bytes) -> AsyncIterator[Any]:
+        """The response, its body unread, and closed in the end whatever happens."""
+        openai = self._openai
+        try:
+            response = await self._sdk(endpoint).post(
+                "/chat/completions",
+                cast_to=object,
+                content=body,
+                options={"headers": _HEADERS},
+            )
+        except openai.APIStatusError as error:
+            raise _refused(error) from None
+        except openai.APIConnectionError as error:
+            raise _unreachable(error, endpoint) from error
+        try:
+            yield response
+        finally:
+            await response.close()
+
+    def _sdk(self, endpoint: Endpoint) -> Any:
+        """The SDK's client for this endpoint. Connections belong to an event loop, so it does."""
+        wanted = (endpoint.base_url, endpoint.api_key, asyncio.get_running_loop())
+        if self._client_of != wanted:
+            openai = self._openai
+            timeout = openai.Timeout(None, connect=self.limits.connect_s, write=60.0, pool=30.0)
+            self._client = openai.AsyncOpenAI(
+                base_url=endpoint.base_url,
+                api_key=endpoint.api_key,
+                max_retries=0,
+                timeout=timeout,
+                http_client=openai.DefaultAsyncHttpxClient(verify=_tls(), timeout=timeout),
+            )
+            self._client_of = wanted
+        return self._client
+
+
+# The first makes the SDK hand out the response with its body unread.
+_HEADERS = {
+    "X-Stainless-Raw-Response": "stream",
+    "Content-Type": "application/json",
+    "Accept": "text/event-stream",
+}
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The trust store, loaded once: that takes 80 ms, and a client for each event loop wants it."""
+    httpx: Any = importlib.import_module("httpx2")
+    context: ssl.SSLContext = httpx.create_ssl_context()
+    return context
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    httpx: Any = importlib.import_module("httpx2")
+    return (httpx.TransportError, httpx.StreamError)
+
+
+def _changed(profile: Profile, change: Change | None, request: StepRequest) -> Profile | None:
+    if change is None or not may_change(change, request, profile):
+        return None
+    return adapted(profile, change)
+
+
+def _refused(error: Any) -> _Refused:
+    response = error.response
+    failure = classify(response.status_code, response.text, response.headers, datetime.now(UTC))
+    return _Refused(response.status_code, failure)
+
+
+def _error_of(refused: _Refused, endpoint: Endpoint) -> ProviderError:
+    """The refusal as the engine sees it. A key is never repeated, not even by the server."""
+    failure, status = refused.failure, refused.status
+    said = failure.said.replace(endpoint.api_key, "***") or "no reason given"
+    message = f"{endpoint.base_url} answered {status}: {said}"
+    if failure.kind == "auth":
+        message = f"{endpoint.base_url} refused the API key ({status}). Check OPENAI_API_KEY."
+    return ProviderError(
+        failure.kind,
+        message,
+        is_retryable=failure.is_retryable,
+        retry_after_s=failure.retry_after_s,
+        status=status,
+    )
+
+
+def _unreachable(error: Any, endpoint: Endpoint) -> ProviderError:
+    reason = error.__cause__ or error
+    httpx: Any = importlib.import_module("httpx2")
+    if isinstance(reason, (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)):
+        return ProviderError(
+            "connection_dropped",
+            f"{endpoint.base_url} closed the connection without an answer.",
+            is_retryable=True,
+        )
+    return ProviderError(
+        "unreachable",
+        f"no model server at {endpoint.base_url} ({str(reason) or type(reason).__name__}).",
+        is_retryable=True,
+    )
+
+
+def _timed_out(stream: Stream, patience: Patience, endpoint: Endpoint) -> ProviderError:
+    return stream.failed(
+        "timeout",
+        f"{endpoint.base_url}: no {patience.waiting} in {patience.limit_s:g} s",
+        retry=True,
+    )
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL names this machine."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,212 @@
+"""What a chunk of the stream says, however the server spells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fsm_agent.run.content import Usage
+
+
+class FunctionDelta(msgspec.Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class CallDelta(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+
+
+class Delta(msgspec.Struct):
+    """What one chunk adds. `message` of a whole completion has the same form."""
+
+    content: str | list[Any] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+    reasoning_details: list[Any] | None = None
+    refusal: str | None = None
+    tool_calls: list[CallDelta] | None = None
+    function_call: FunctionDelta | None = None
+
+
+class Choice(msgspec.Struct):
+    index: int | None = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+class Chunk(msgspec.Struct):
+    choices: list[Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: dict[str, Any] | str | None = None
+
+
+EMPTY = Chunk()
+_DECODER = msgspec.json.Decoder(Chunk)
+
+
+def decode(data: bytes) -> Chunk | None:
+    """The chunk in `data`, None if this is no JSON object. Wrong types count as absent."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return _decode_slowly(data)
+
+
+def decode_event(data: bytes) -> list[Chunk | None]:
+    """The chunks of one event: usually one, but some servers forget the blank line between."""
+    chunk = decode(data)
+    if chunk is not None or b"\n" not in data:
+        return [chunk]
+    return [decode(line) for line in data.split(b"\n") if line.strip()]
+
+
+def _decode_slowly(data: bytes) -> Chunk | None:
+    """With the standard library, which lets lone surrogates through, and field by field."""
+    try:
+        value = json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return Chunk(
+        choices=[_choice(item) for item in _objects(value.get("choices"))],
+        usage=_object(value.get("usage")),
+        error=_error(value.get("error")),
+    )
+
+
+def _error(value: Any) -> dict[str, Any] | str | None:
+    if value is None or isinstance(value, (dict, str)):
+        return value
+    return str(value) if value else None
+
+
+def _choice(value: dict[str, Any]) -> Choice:
+    return Choice(
+        index=_integer(value.get("index")),
+        delta=_delta(value.get("delta")),
+        message=_delta(value.get("message")),
+        finish_reason=_string(value.get("finish_reason")),
+        usage=_object(value.get("usage")),
+    )
+
+
+def _delta(value: Any) -> Delta | None:
+    if not isinstance(value, dict):
+        return None
+    content, details = value.get("content"), value.get("reasoning_details")
+    return Delta(
+        content=content if isinstance(content, (str, list)) else None,
+        reasoning_content=_string(value.get("reasoning_content")),
+        reasoning=_string(value.get("reasoning")),
+        thinking=_string(value.get("thinking")),
+        reasoning_details=details if isinstance(details, list) else None,
+        refusal=_string(value.get("refusal")),
+        tool_calls=[_call(item) for item in _objects(value.get("tool_calls"))],
+        function_call=_function(value.get("function_call")),
+    )
+
+
+def _call(value: dict[str, Any]) -> CallDelta:
+    given = value.get("id")
+    return CallDelta(
+        index=_integer(value.get("index")),
+        id=given if isinstance(given, str) else None if given is None else str(given),
+        function=_function(value.get("function")),
+    )
+
+
+def _function(value: Any) -> FunctionDelta | None:
+    if not isinstance(value, dict):
+        return None
+    arguments = value.get("arguments")
+    if arguments is not None and not isinstance(arguments, (str, dict)):
+        arguments = json.dumps(arguments)
+    return FunctionDelta(name=_string(value.get("name")), arguments=arguments)
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a list; a lone object counts as a list of one."""
+    items = value if isinstance(value, list) else [value]
+    return (item for item in items if isinstance(item, dict))
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return int(value)
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+def usage_of(value: dict[str, Any] | None) -> Usage | None:
+    """The usage in its usual or its newer names; None where neither count is a number."""
+    if not value:
+        return None
+    prompt = _count(value.get("prompt_tokens", value.get("input_tokens")))
+    completion = _count(value.get("completion_tokens", value.get("output_tokens")))
+    if prompt is None and completion is None:
+        return None
+    return Usage(prompt or 0, completion or 0)
+
+
+def _count(value: Any) -> int | None:
+    try:
+        number = _integer(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if number is None else max(0, number)
+
+
+def content_parts(delta: Delta) -> Iterator[tuple[bool, str]]:
+    """The content of a delta as (is thinking, text), in order."""
+    content = delta.content
+    if isinstance(content, str):
+        yield False, content
+        return
+    for part in content or ():
+        if isinstance(part, str):
+            yield False, part
+        elif isinstance(part, dict):
+            yield from _typed_part(part)
+
+
+def _typed_part(part: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    is_thinking = part.get("type") in ("thinking", "reasoning")
+    inner = part.get("thinking") if is_thinking else part.get("text")
+    if isinstance(inner, str):
+        yield is_thinking, inner
+    elif isinstance(inner, list):
+        for item in inner:
+            if isinstance(item, dict) and isinstance(item.get("text"), str):
+                yield is_thinking, item["text"]
+
+
+def reasoning_of(delta: Delta) -> str:
+    """The reasoning that a delta adds: the first field that has any, since they mirror it."""
+    given = delta.reasoning_content or delta.reasoning or delta.thinking
+    if given or not delta.reasoning_details:
+        return given or ""
+    texts = []
+    for detail in delta.reasoning_details:
+        if isinstance(detail, dict):
+            text = detail.get("text") or detail.get("summary")
+            texts.append(text if isinstance(text, str) else "")
+    return "".join(texts)
