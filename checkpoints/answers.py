@@ -1,0 +1,120 @@
+"""Reading what the server answers into the values of model.py, and packing what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from .errors import CorruptEntry, StoreDiverged, StoreUsageError
+from .model import Ask, AskRecord, Entry, Head, Ruling, RunId, Signal, Status
+
+HEAD_FIELDS = 13
+
+
+def number(text: bytes) -> int:
+    """Digits, or a score as a float: some servers print 1.7e+12."""
+    return int(text) if text.isdigit() else int(float(text))
+
+
+def head(run_id: RunId, fields: Sequence[bytes]) -> Head:
+    """A head from the fields that the scripts tell, in their order."""
+    (
+        seq,
+        chain,
+        status,
+        token,
+        _,
+        owner,
+        lease,
+        recoveries,
+        mail,
+        created,
+        updated,
+        snapshot,
+        due,
+    ) = fields
+    return Head(
+        run_id=run_id,
+        seq=int(seq),
+        chain=chain,
+        status=cast(Status, status.decode()),
+        snapshot=snapshot,
+        due_ms=number(due) if due else None,
+        token=int(token),
+        owner=owner.decode(errors="replace"),
+        lease_until_ms=int(lease),
+        recoveries=int(recoveries),
+        mail=int(mail),
+        created_ms=int(created),
+        updated_ms=int(updated),
+    )
+
+
+def entry(run_id: RunId, item: Any) -> Entry:
+    """One entry of the journal's stream. Raises CorruptEntry."""
+    key, fields = item
+    seq = int(key.partition(b"-")[0])
+    if len(fields) != 6 or fields[0::2] != [b"o", b"h", b"b"]:
+        raise CorruptEntry(run_id, seq, "it has other fields than an entry has")
+    return Entry(seq, fields[5], fields[3])
+
+
+def mail(box: Sequence[bytes]) -> list[Signal]:
+    """A mailbox, as HGETALL tells it, by number."""
+    found = []
+    for signal_id, item in zip(box[0::2], box[1::2], strict=True):
+        nth, at, _, body = item.split(b" ", 3)
+        found.append(
+            Signal(signal_id=signal_id.decode(), number=int(nth), at_ms=int(at), body=body)
+        )
+    return sorted(found, key=lambda signal: signal.number)
+
+
+def packed_ask(ask: Ask) -> bytes:
+    """A request as commit.lua files it behind the time of opening."""
+    if not ask.digest or any(c.isspace() for c in ask.digest):
+        raise StoreUsageError(f"request {ask.ask_id!r} has a digest that is empty or has spaces.")
+    return b"%d %d %s " % (ask.expires_ms, ask.unlock_ms, ask.digest.encode()) + ask.body
+
+
+def ask_record(run_id: RunId, ask_id: str, request: bytes, ruling: bytes | None) -> AskRecord:
+    """A request with its ruling, from the two fields of the asks hash."""
+    opened, expires, unlock, digest, body = request.split(b" ", 4)
+    return AskRecord(
+        run_id=run_id,
+        ask=Ask(
+            ask_id=ask_id,
+            digest=digest.decode(),
+            body=body,
+            expires_ms=int(expires),
+            unlock_ms=int(unlock),
+        ),
+        opened_ms=int(opened),
+        ruling=None if ruling is None else _ruling(ask_id, ruling),
+    )
+
+
+def _ruling(ask_id: str, packed: bytes) -> Ruling:
+    at, id_size, verb_size, rest = packed.split(b" ", 3)
+    start, end = int(id_size), int(id_size) + int(verb_size)
+    return Ruling(
+        ask_id=ask_id,
+        verb=rest[start:end].decode(),
+        by=rest[end:].decode(),
+        at_ms=int(at),
+        is_repeat=False,
+    )
+
+
+def info(text: bytes) -> dict[str, str]:
+    """INFO's lines."""
+    pairs = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in pairs if colon and not name.startswith("#")}
+
+
+def foreign(key: bytes) -> StoreDiverged:
+    """A key of ours that holds something else."""
+    return StoreDiverged(
+        f"key {key.decode(errors='replace')!r} holds data that is not this program's. "
+        "Nothing was changed; use another namespace or database."
+    )

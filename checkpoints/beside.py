@@ -1,0 +1,93 @@
+"""What stands beside the journal: orphan reports, live text, blobs."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncIterator,
+    Iterable,
+    Sequence,
+)
+from hashlib import sha256
+
+import structlog
+
+from .calls import Calls
+from .errors import (
+    EntryTooLarge,
+    StoreDiverged,
+    StoreUnavailable,
+)
+from .model import (
+    RunId,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Beside(Calls):
+    """Evidence, hints and bulk: never the truth about a run."""
+
+    async def report_orphan(self, run_id: RunId, body: bytes) -> None:
+        """See Store. The same report again is kept once."""
+        keys = self._of(run_id)
+        self._check_sizes((body,), b"")
+        await self._script("report", (keys.orphans,), body)
+
+    async def orphans(self, run_id: RunId) -> Sequence[bytes]:
+        """See Store."""
+        found: list[bytes] = await self._read("LRANGE", self._of(run_id).orphans, 0, -1)
+        return found
+
+    async def publish(self, run_id: RunId, payloads: Iterable[bytes]) -> None:
+        """See Store. One try: what does not arrive is logged and forgotten."""
+        key = self._of(run_id).live
+        limit = self.settings.live_length
+        expires_ms = int(self.settings.live_expires_s * 1000)
+
+        async def once() -> None:
+            for payload in payloads:
+                await self._line.call("XADD", key, "MAXLEN", "~", limit, "*", "b", payload)
+            await self._line.call("PEXPIRE", key, expires_ms)
+
+        try:
+            await self._settled(once, until=0.0)
+        except (StoreUnavailable, StoreDiverged) as error:
+            log.debug("checkpoints.live_lost", run_id=run_id, reason=str(error))
+
+    async def live(self, run_id: RunId, *, after: str = "$") -> AsyncIterator[tuple[str, bytes]]:
+        """See Store. '$' is the end of the stream when listening begins."""
+        key = self._of(run_id).live
+        block_ms = int(self.settings.answer_s * 500)  # a longer block would look like a dead server
+        if after == "$":
+            newest = await self._read("XREVRANGE", key, "+", "-", "COUNT", 1)
+            after = newest[0][0].decode() if newest else "0-0"
+        # A connection of its own: a blocking read would hold up everybody's answers behind it.
+        transport = self._new_transport()
+        try:
+            while True:
+                reply = await self._settled(
+                    lambda: transport.call("XREAD", "BLOCK", block_ms, "STREAMS", key, after)  # noqa: B023
+                )
+                for item_id, fields in reply[0][1] if reply else ():
+                    after = item_id.decode()
+                    yield after, fields[1]
+        finally:
+            await transport.aclose()
+
+    async def put_blob(self, run_id: RunId, data: bytes) -> str:
+        """See Store. Raises EntryTooLarge."""
+        key = self._of(run_id).blobs
+        if len(data) > self.settings.max_blob_bytes:
+            raise EntryTooLarge(
+                f"a blob of {len(data)} bytes is above the cap of {self.settings.max_blob_bytes}."
+            )
+        digest = sha256(data).hexdigest()
+        await self._read("HSETNX", key, digest, data)
+        return digest
+
+    async def get_blob(self, run_id: RunId, digest: str) -> bytes | None:
+        """See Store. Raises StoreDiverged if the bytes are not those of the digest."""
+        data: bytes | None = await self._read("HGET", self._of(run_id).blobs, digest)
+        if data is not None and sha256(data).hexdigest() != digest:
+            raise StoreDiverged(f"run {run_id!r}: blob {digest[:12]}… does not match its digest.")
+        return data

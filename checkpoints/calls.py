@@ -1,0 +1,182 @@
+"""What all calls of a store share: connections, repeats, checks of ids and sizes."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+)
+from time import monotonic
+from typing import Any, TypeVar
+
+from . import answers, scripts
+from .attempts import settle
+from .errors import (
+    CheckpointError,
+    EntryTooLarge,
+    RunNotFound,
+    StoreDiverged,
+    StoreRegressed,
+    StoreUsageError,
+)
+from .keys import Keys, RunKeys, meta_key
+from .settings import StoreSettings
+from .transport import Arg, Reply, ReplyError, Transport
+
+T = TypeVar("T")
+
+_LAYOUT = 1
+_KNOWN = 4096  # runs and leases that are remembered
+
+
+class Calls:
+    """One process's way to a namespace."""
+
+    def __init__(
+        self,
+        new_transport: Callable[[], Transport],
+        *,
+        settings: StoreSettings | None = None,
+        on_close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.settings = settings or StoreSettings()
+        self._new_transport = new_transport
+        # Two connections: a journal of megabytes must not stand before a commit.
+        self._line, self._reads = new_transport(), new_transport()
+        self.address = self._line.address
+        self._on_close = on_close
+        self._keys: Keys | None = None
+        self._pid = os.getpid()
+        # Per lease nonce: local time before the last call that moved the lease's end was sent.
+        self._confirmed: OrderedDict[str, float] = OrderedDict()
+        # Per run: the highest seq that the store has acknowledged to us.
+        self._known: OrderedDict[str, int] = OrderedDict()
+
+    async def begin(self, namespace: str, partitions: int | None, *, default: int = 64) -> None:
+        """Read the namespace's partition count, or fix it. One try: who opens wants to know now.
+
+        Raises StoreUsageError if another count was fixed before, or by a newer layout.
+        """
+        wanted = default if partitions is None else partitions
+        if not 1 <= wanted <= 1024:
+            raise StoreUsageError(f"{wanted} partitions are not possible. Use 1 to 1024.")
+        key = meta_key(namespace)
+
+        async def fix() -> Reply:
+            await self._line.call("HSETNX", key, "partitions", wanted)
+            await self._line.call("HSETNX", key, "layout", _LAYOUT)
+            return await self._line.call("HMGET", key, "partitions", "layout")
+
+        fixed, layout = await self._settled(fix, until=0.0)
+        if fixed is None or layout is None or int(layout) != _LAYOUT:
+            raise StoreUsageError(
+                f"namespace {namespace!r} at {self.address} is of another layout than {_LAYOUT}. "
+                "Use another namespace, or the version that made it."
+            )
+        if partitions is not None and int(fixed) != partitions:
+            raise StoreUsageError(
+                f"namespace {namespace!r} at {self.address} has {int(fixed)} partitions, "
+                f"not {partitions}. The number is fixed when a namespace is created."
+            )
+        self._keys = Keys(namespace, int(fixed))
+
+    def _of(self, run_id: str) -> RunKeys:
+        return self._all_keys().of(run_id)
+
+    def _all_keys(self) -> Keys:
+        if self._keys is None:
+            raise StoreUsageError("this store was not begun: use open_store.")
+        return self._keys
+
+    async def _settled(self, once: Callable[[], Awaitable[T]], *, until: float | None = None) -> T:
+        if os.getpid() != self._pid:
+            # Two processes on one connection would read each other's answers.
+            raise StoreUsageError(
+                f"this store was opened by process {self._pid} before a fork. "
+                "Open one in the child."
+            )
+        return await settle(
+            once,
+            address=self.address,
+            until=monotonic() + self.settings.restart_s if until is None else until,
+            renew_connection=self._renew_connection,
+        )
+
+    def _renew_connection(self, reason: str) -> None:
+        for transport in (self._line, self._reads):
+            drop = getattr(transport, "drop", None)
+            if drop is not None:
+                drop(reason)
+
+    async def _script(
+        self,
+        name: scripts.Name,
+        keys: tuple[bytes, ...],
+        *args: Arg,
+        until: float | None = None,
+    ) -> list[bytes]:
+        reply = await self._settled(lambda: scripts.run(self._line, name, keys, args), until=until)
+        if reply[0] == b"FOREIGN":
+            raise answers.foreign(reply[1])
+        return reply
+
+    async def _read(self, *args: Arg) -> Reply:
+        try:
+            return await self._settled(lambda: self._reads.call(*args))
+        except StoreDiverged as error:
+            if isinstance(error.__cause__, ReplyError) and error.__cause__.code == "WRONGTYPE":
+                raise answers.foreign(_bytes(args[1])) from error
+            raise
+
+    def _remember(self, run_id: str, seq: int) -> None:
+        self._known[run_id] = max(seq, self._known.get(run_id, 0))
+        trim(self._known, run_id)
+
+    def _check_known(self, run_id: str, stored: int) -> None:
+        known = self._known.get(run_id, 0)
+        if stored < known:
+            raise StoreRegressed(run_id, known, stored)
+        self._remember(run_id, stored)
+
+    def _absent(self, run_id: str) -> CheckpointError:
+        known = self._known.get(run_id, 0)
+        return StoreRegressed(run_id, known, 0) if known else RunNotFound(run_id)
+
+    def _check_sizes(self, bodies: Iterable[bytes], snapshot: bytes) -> None:
+        sizes = [len(body) for body in bodies]
+        largest, total = max(sizes), sum(sizes) + len(snapshot)
+        if largest > self.settings.max_entry_bytes or total > self.settings.max_commit_bytes:
+            raise EntryTooLarge(
+                f"a commit of {total} bytes with an entry of {largest} is above the cap of "
+                f"{self.settings.max_commit_bytes} and {self.settings.max_entry_bytes} bytes. "
+                "Keep large data in blobs."
+            )
+
+    async def now_ms(self) -> int:
+        """See Store."""
+        seconds, micros = await self._settled(lambda: self._line.call("TIME"))
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def aclose(self) -> None:
+        """See Store."""
+        if os.getpid() != self._pid:
+            return
+        await self._line.aclose()
+        await self._reads.aclose()
+        if self._on_close is not None:
+            leave, self._on_close = self._on_close, None
+            await leave()
+
+
+def trim(table: OrderedDict[str, Any], key: str) -> None:
+    """Make `key` the youngest of a table, and let the oldest go when it is full."""
+    table.move_to_end(key)
+    if len(table) > _KNOWN:
+        table.popitem(last=False)
+
+
+def _bytes(arg: Arg) -> bytes:
+    return arg if isinstance(arg, bytes) else str(arg).encode()

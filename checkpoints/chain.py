@@ -1,0 +1,46 @@
+"""The hash chain of a journal: each entry vouches for all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from .errors import CorruptEntry
+from .model import Entry
+
+_SIZE = 16
+
+
+def genesis(run_id: str) -> bytes:
+    """The chain before entry 1. It holds the run id, so entries do not fit into another run."""
+    return blake2b(run_id.encode(), digest_size=_SIZE, person=b"fsm-genesis").digest()
+
+
+def link(previous: bytes, seq: int, body: bytes) -> bytes:
+    """The chain after an entry."""
+    return blake2b(previous + seq.to_bytes(8, "big") + body, digest_size=_SIZE).digest()
+
+
+def links(previous: bytes, after: int, bodies: Iterable[bytes]) -> list[bytes]:
+    """The chains after each of the bodies that follow entry `after`."""
+    found = []
+    for seq, body in enumerate(bodies, after + 1):
+        previous = link(previous, seq, body)
+        found.append(previous)
+    return found
+
+
+def verify(run_id: str, previous: bytes, after: int, entries: Iterable[Entry]) -> bytes:
+    """The chain at the end of `entries`, which follow entry `after`.
+
+    Raises CorruptEntry naming the first seq that is absent or does not match its hash.
+    """
+    seq = after
+    for entry in entries:
+        seq += 1
+        if entry.seq != seq:
+            raise CorruptEntry(run_id, seq, f"it is missing; entry {entry.seq} stands in its place")
+        previous = link(previous, seq, entry.body)
+        if entry.chain != previous:
+            raise CorruptEntry(run_id, seq, "its bytes do not match its hash")
+    return previous

@@ -1,0 +1,203 @@
+"""Opening a store from its address."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .address import Address, parse
+from .errors import StoreUnavailable
+from .keys import checked_namespace
+from .pipeline import Dial, Line, Wire
+from .settings import StoreSettings
+from .transport import Ambiguous, ReplyError, Transport, Unreachable
+
+if TYPE_CHECKING:
+    from .redis_store import RedisStore
+
+Revive = Callable[[], Awaitable[None]]
+
+
+async def open_store(
+    url: str,
+    *,
+    namespace: str = "fsm",
+    partitions: int | None = None,
+    durable: bool = False,
+    settings: StoreSettings | None = None,
+) -> RedisStore:
+    """A store at `embedded:FOLDER`, `redis://…` or another of the forms in address.py.
+
+    The number of partitions is fixed when a namespace is created: 1 in a folder, 64 on a server by
+    default; naming another one later is refused. `durable` makes an embedded server that this call
+    starts write to the disk before each answer, against a loss of power.
+
+    Fails fast: raises BadStoreUrl, StoreUnavailable naming the address, or StoreUsageError.
+    """
+    address = parse(url)
+    checked_namespace(namespace)
+    settings = settings or StoreSettings()
+    if address.folder is not None:
+        return await _open_embedded(address, namespace, partitions, durable, settings)
+    from .redis_store import RedisStore
+
+    def new_transport() -> Transport:
+        if address.kind == "cluster":
+            from .client import cluster_transport
+
+            return cluster_transport(address, settings)
+        return Line(dialler(address, settings), str(address))
+
+    store = RedisStore(new_transport, settings=settings)
+    await _begin(store, namespace, partitions, default=64)
+    return store
+
+
+async def _open_embedded(
+    address: Address, namespace: str, partitions: int | None, durable: bool, settings: StoreSettings
+) -> RedisStore:
+    from .embedded import EmbeddedServer
+    from .redis_store import RedisStore
+
+    assert address.folder is not None
+    server = EmbeddedServer(address.folder, durable=durable)
+    socket = await asyncio.to_thread(server.enter)
+    local = Address(path=socket)
+
+    async def revive() -> None:
+        await asyncio.to_thread(server.ensure)
+
+    async def leave() -> None:
+        await asyncio.to_thread(server.leave)
+
+    store = RedisStore(
+        lambda: Line(dialler(local, settings, revive), str(address)),
+        settings=settings,
+        on_close=leave,
+    )
+    await _begin(store, namespace, partitions, default=1)
+    return store
+
+
+async def _begin(
+    store: RedisStore, namespace: str, partitions: int | None, *, default: int
+) -> None:
+    try:
+        await store.begin(namespace, partitions, default=default)
+    except BaseException:
+        await store.aclose()
+        raise
+
+
+def dialler(address: Address, settings: StoreSettings, revive: Revive | None = None) -> Dial:
+    """How to make a connection that is logged in and in its database.
+
+    `revive` is called when nobody answers, then the connection is tried once more.
+    """
+
+    async def dial() -> Wire:
+        try:
+            async with asyncio.timeout(settings.connect_s):
+                return await _greeted(address, settings)
+        except (OSError, TimeoutError, Ambiguous) as error:
+            if revive is None:
+                raise Unreachable(_absent(address, error)) from error
+        await revive()
+        try:
+            async with asyncio.timeout(settings.connect_s):
+                return await _greeted(address, settings)
+        except (OSError, TimeoutError, Ambiguous) as error:
+            raise Unreachable(_absent(address, error)) from error
+
+    return dial
+
+
+async def _greeted(address: Address, settings: StoreSettings) -> Wire:
+    """A connection that is logged in, at the primary that a sentinel names if there is one."""
+    if address.kind == "sentinel":
+        address = await _primary(address, settings)
+    loop = asyncio.get_running_loop()
+    if address.path:
+        _, wire = await loop.create_unix_connection(lambda: Wire(settings.answer_s), address.path)
+    else:
+        _, wire = await loop.create_connection(
+            lambda: Wire(settings.answer_s),
+            address.host,
+            address.port,
+            ssl=_tls(address) if address.is_tls else None,
+        )
+    try:
+        if address.password:
+            login = (
+                (address.username, address.password) if address.username else (address.password,)
+            )
+            await wire.send(("AUTH", *login))
+        if address.database:
+            await wire.send(("SELECT", address.database))
+    except BaseException:
+        wire.drop("the greeting failed")
+        raise
+    return wire
+
+
+async def _primary(address: Address, settings: StoreSettings) -> Address:
+    """Where the service's primary is now, asked before every connection: failovers move it."""
+    sentinel = msgspec.structs.replace(
+        address, kind="server", service="", username="", password="", database=0
+    )
+    wire = await _greeted(sentinel, settings)
+    try:
+        found = await wire.send(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service))
+    except ReplyError as error:
+        raise ConnectionError(f"the sentinel answered: {error}") from error
+    finally:
+        wire.drop("asked")
+    if found is None:
+        raise ConnectionError(f"the sentinel knows no service {address.service!r}")
+    host, port = found[0].decode(), int(found[1])
+    return msgspec.structs.replace(address, kind="server", service="", host=host, port=port)
+
+
+def _tls(address: Address) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=address.ca_file)
+    if address.cert_file:
+        context.load_cert_chain(address.cert_file, address.key_file)
+    if not address.verifies:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _absent(address: Address, error: Exception) -> str:
+    match error:
+        case ConnectionRefusedError():
+            why = "connection refused"
+        case FileNotFoundError():
+            why = "no such socket"
+        case TimeoutError():
+            why = "no answer in time"
+        case ssl.SSLError():
+            why = f"TLS failed: {error.reason or error}"
+        case OSError() if error.strerror:
+            why = error.strerror.lower()
+        case _:
+            why = str(error) or type(error).__name__
+    return f"no Redis at {address} ({why}). Start one, or use --store embedded:FOLDER."
+
+
+def refused(address: str, error: ReplyError) -> StoreUnavailable:
+    """A server that will not have us: nothing that waiting would change."""
+    hint = {
+        "NOAUTH": "Put the password into the address: redis://:PASSWORD@HOST.",
+        "WRONGPASS": "The user name or password in the address is wrong.",
+        "NOPERM": "The user of this store lacks a permission.",
+        "MOVED": "This is a node of a cluster, which needs a cluster client.",
+        "CROSSSLOT": "This is a cluster, which needs a cluster client.",
+    }.get(error.code, "")
+    return StoreUnavailable(
+        f"the store at {address} refuses: {error}. {hint}".strip(), applied=False
+    )

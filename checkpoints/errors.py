@@ -1,0 +1,177 @@
+"""Every exception of this package, by who must act.
+
+CheckpointError
+├── StoreUsageError        the caller: change the call
+│   ├── BadRunId           an id that is not [A-Za-z0-9_-]{1,64}
+│   ├── BadStoreUrl        a store address that cannot be read
+│   ├── RunNotFound        nothing is stored under this id
+│   ├── RunExists          the id is taken by a run with another beginning
+│   ├── RunClosed          the run has ended and takes nothing more
+│   └── EntryTooLarge      a commit above the size cap
+├── DecisionRefused        the person: look at the request again
+│   ├── AskNotFound        no such request; carries the ids that are open
+│   ├── AlreadyDecided     somebody was first; carries who, when and what
+│   ├── DecisionStale      the digest is not that of what was shown
+│   ├── AskExpired         the deadline has passed
+│   └── AskLocked          too early for this verb; carries the time of unlocking
+├── RunBusy                nobody: another worker holds the lease until `until_ms`
+├── LeaseLost              nobody: another worker holds the run now
+├── StoreDiverged          an operator: the store is not what this worker wrote
+│   ├── StoreRegressed     the store forgot what it had acknowledged
+│   └── CorruptEntry       an entry's chain hash does not match its bytes
+└── StoreUnavailable       nobody yet: the store cannot be reached or refuses for now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class CheckpointError(Exception):
+    """The root of this package's errors."""
+
+
+class StoreUsageError(CheckpointError):
+    """The call cannot succeed as it was made."""
+
+
+class BadRunId(StoreUsageError):
+    """An id that may not become part of a key."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"{run_id[:80]!r} is not a run id. Use 1 to 64 letters, digits, '-' or '_'."
+        )
+        self.run_id = run_id
+
+
+class BadStoreUrl(StoreUsageError):
+    """A store address that cannot be read."""
+
+
+class RunNotFound(StoreUsageError):
+    """Nothing is stored under this run id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"no run is named {run_id!r} in this store.")
+        self.run_id = run_id
+
+
+class RunExists(StoreUsageError):
+    """The run id is taken by a run that began in another way."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"a run named {run_id!r} exists already and began with another input.")
+        self.run_id = run_id
+
+
+class RunClosed(StoreUsageError):
+    """The run has ended: nothing is added to it, ever."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(f"run {run_id!r} has ended ({status}) and takes nothing more.")
+        self.run_id, self.status = run_id, status
+
+
+class EntryTooLarge(StoreUsageError):
+    """A commit above the size cap."""
+
+
+class DecisionRefused(CheckpointError):
+    """A decision that was not recorded, with the reason."""
+
+
+class AskNotFound(DecisionRefused):
+    """No request has this id in this run."""
+
+    def __init__(self, run_id: str, ask_id: str, open_ids: Iterable[str]) -> None:
+        self.run_id, self.ask_id, self.open_ids = run_id, ask_id, tuple(open_ids)
+        known = ", ".join(self.open_ids) or "none"
+        super().__init__(f"run {run_id!r} has no request {ask_id!r}. Open requests: {known}.")
+
+
+class AlreadyDecided(DecisionRefused):
+    """Another decision was recorded first. Times are the store's, in ms since 1970."""
+
+    def __init__(self, ask_id: str, verb: str, by: str, at_ms: int) -> None:
+        self.ask_id, self.verb, self.by, self.at_ms = ask_id, verb, by, at_ms
+        super().__init__(f"request {ask_id!r} was already decided: {verb} by {by}.")
+
+
+class DecisionStale(DecisionRefused):
+    """The digest of the decision is not the digest of what is asked."""
+
+    def __init__(self, ask_id: str, digest: str) -> None:
+        self.ask_id, self.digest = ask_id, digest
+        super().__init__(
+            f"request {ask_id!r} now has the hash {digest[:8]}…, not the one you named. "
+            "Look at it again before deciding."
+        )
+
+
+class AskExpired(DecisionRefused):
+    """The deadline of the request has passed by the store's clock."""
+
+    def __init__(self, ask_id: str, expires_ms: int) -> None:
+        self.ask_id, self.expires_ms = ask_id, expires_ms
+        super().__init__(f"request {ask_id!r} has expired.")
+
+
+class AskLocked(DecisionRefused):
+    """This verb may be used only from `unlock_ms` (the store's clock, ms since 1970)."""
+
+    def __init__(self, ask_id: str, unlock_ms: int, now_ms: int) -> None:
+        self.ask_id, self.unlock_ms = ask_id, unlock_ms
+        wait_s = max(1, round((unlock_ms - now_ms) / 1000))
+        super().__init__(
+            f"request {ask_id!r} is locked for another {wait_s} s: "
+            "the old worker may still be at it."
+        )
+
+
+class RunBusy(CheckpointError):
+    """Another worker holds the run until `until_ms` (the store's clock, ms since 1970)."""
+
+    def __init__(self, run_id: str, owner: str, until_ms: int) -> None:
+        self.run_id, self.owner, self.until_ms = run_id, owner, until_ms
+        super().__init__(f"run {run_id!r} is held by worker {owner!r}.")
+
+
+class LeaseLost(CheckpointError):
+    """Another worker has taken the run over: stop at once, start nothing more."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id!r} was taken over by another worker.")
+
+
+class StoreDiverged(CheckpointError):
+    """What is stored is not what this worker was told is stored."""
+
+
+class StoreRegressed(StoreDiverged):
+    """The store has forgotten entries that it had acknowledged."""
+
+    def __init__(self, run_id: str, known_seq: int, stored_seq: int) -> None:
+        self.run_id, self.known_seq, self.stored_seq = run_id, known_seq, stored_seq
+        super().__init__(
+            f"run {run_id!r}: the store acknowledged entry {known_seq} and now ends at "
+            f"{stored_seq}. It has lost acknowledged writes; check its persistence and "
+            "replication settings."
+        )
+
+
+class CorruptEntry(StoreDiverged):
+    """An entry whose bytes do not match their chain hash, or that cannot be decoded."""
+
+    def __init__(self, run_id: str, seq: int, detail: str) -> None:
+        self.run_id, self.seq = run_id, seq
+        super().__init__(f"run {run_id!r}: entry {seq} is corrupt ({detail}). Nothing was changed.")
+
+
+class StoreUnavailable(CheckpointError):
+    """The store cannot be reached, or refuses for now. `applied` is False, or None if unknown."""
+
+    def __init__(self, message: str, *, applied: bool | None = False) -> None:
+        self.applied = applied
+        super().__init__(message)

@@ -1,0 +1,178 @@
+"""Journals: beginning them, adding to them, and reading them with their chain."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Sequence,
+)
+from hashlib import blake2b
+from time import monotonic
+from typing import Never
+
+from . import answers, chain, scripts
+from .errors import (
+    CorruptEntry,
+    LeaseLost,
+    RunClosed,
+    RunExists,
+    StoreDiverged,
+    StoreRegressed,
+    StoreUsageError,
+)
+from .model import (
+    Commit,
+    Committed,
+    Entry,
+    Lease,
+    RunId,
+)
+from .ownership import Ownership
+from .shield import through
+from .transport import Arg
+
+_PAGE = 512
+
+
+class Journals(Ownership):
+    """Create, commit and read back."""
+
+    async def create(self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes) -> bool:
+        """See Store."""
+        keys = self._of(run_id)
+        self._check_sizes((body,), snapshot)
+        part = keys.partition
+        reply = await self._script(
+            "create",
+            (keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses),
+            run_id,
+            _mark(op),
+            chain.link(chain.genesis(run_id), 1, body),
+            body,
+            snapshot,
+        )
+        if reply[0] == b"EXISTS":
+            raise RunExists(run_id)
+        self._remember(run_id, 1)
+        return reply[0] == b"OK"
+
+    async def commit(self, lease: Lease, commit: Commit) -> Committed:
+        """See Store. A cancelled caller waits for the answer, and is then cancelled."""
+        return await through(self._commit(lease, commit))
+
+    async def _commit(self, lease: Lease, commit: Commit) -> Committed:
+        keys = self._of(lease.run_id)
+        if not commit.bodies:
+            raise StoreUsageError("a commit needs at least one entry.")
+        self._check_sizes(commit.bodies, commit.snapshot)
+        links = chain.links(commit.previous_chain, commit.expected_seq, commit.bodies)
+        part = keys.partition
+        names = (
+            *(keys.head, keys.journal, keys.snapshot, keys.asks, keys.mailbox, keys.marks),
+            *(part.due, part.statuses, part.open_asks, part.outbox),
+        )
+        args = _commit_args(lease, commit, links)
+        reply: list[bytes]
+        sent = monotonic()
+
+        async def once() -> list[bytes]:
+            nonlocal sent
+            sent = monotonic()
+            return await scripts.run(self._line, "commit", names, args)
+
+        reply = await self._settled(once, until=self._margin(lease))
+        if reply[0] not in (b"OK", b"DUP"):
+            self._refuse(lease, commit, reply)
+        seq = int(reply[1])
+        self._remember(lease.run_id, seq)
+        if reply[0] == b"OK":
+            self._confirm(lease.nonce, sent)
+        return Committed(
+            seq=seq,
+            chain=links[-1],
+            server_ms=int(reply[2]),
+            mail=int(reply[3]),
+            was_repeat=reply[0] == b"DUP",
+        )
+
+    def _refuse(self, lease: Lease, commit: Commit, reply: list[bytes]) -> Never:
+        run_id = lease.run_id
+        known = max(commit.expected_seq, self._known.get(run_id, 0))
+        match reply[0]:
+            case b"FOREIGN":
+                raise answers.foreign(reply[1])
+            case b"CLOSED":
+                raise RunClosed(run_id, reply[1].decode())
+            case b"NONE":
+                raise StoreRegressed(run_id, known, 0)
+            case b"DUP_NOT_OWNER" | b"FENCED":
+                # A token below ours, or a journal that ends before what was acknowledged: not a
+                # takeover but a store that forgot.
+                if int(reply[1]) < lease.token or int(reply[2]) < commit.expected_seq:
+                    raise StoreRegressed(run_id, known, int(reply[2]))
+                raise LeaseLost(run_id)
+        stored = int(reply[1])
+        if stored < known:
+            raise StoreRegressed(run_id, known, stored)
+        raise StoreDiverged(
+            f"run {run_id!r}: the journal ends at entry {stored} with another history than "
+            f"this worker's, which ends at {commit.expected_seq}. Nothing was changed."
+        )
+
+    async def journal(self, run_id: RunId, *, after: int = 0) -> Sequence[Entry]:
+        """See Store."""
+        keys = self._of(run_id)
+        # The head first: entries that come after this read are cut off below, so that both agree.
+        last, last_chain = await self._read("HMGET", keys.head, "n", "h")
+        if last is None:
+            raise self._absent(run_id)
+        end = int(last)
+        self._check_known(run_id, end)
+        entries: list[Entry] = []
+        at = max(after, 1)
+        while at <= end:
+            page = await self._read("XRANGE", keys.journal, f"{at}-0", f"{end}-0", "COUNT", _PAGE)
+            entries += (answers.entry(run_id, item) for item in page)
+            if len(page) < _PAGE:
+                break
+            at = entries[-1].seq + 1
+        start = chain.genesis(run_id)
+        if after > 0:
+            if after > end:
+                return []
+            if not entries or entries[0].seq != after:
+                raise CorruptEntry(run_id, after, "it is missing")
+            start = entries.pop(0).chain
+        found = chain.verify(run_id, start, after, entries)
+        reached = entries[-1].seq if entries else after
+        if reached < end:
+            raise CorruptEntry(
+                run_id, reached + 1, f"it is missing; the journal should end at {end}"
+            )
+        if found != last_chain:
+            raise CorruptEntry(run_id, end, "it is not the last entry that the head names")
+        return entries
+
+
+def _commit_args(lease: Lease, commit: Commit, links: Sequence[bytes]) -> tuple[Arg, ...]:
+    """ARGV of commit.lua."""
+    args: list[Arg] = [
+        *(lease.run_id, lease.token, lease.nonce, commit.expected_seq, _mark(commit.op)),
+        *(commit.previous_chain, lease.term_ms, commit.status, commit.snapshot),
+        "" if commit.due_ms is None else commit.due_ms,
+        *(int(commit.release), commit.seen_mail, int(commit.is_progress)),
+        *(len(commit.bodies), len(commit.opened), len(commit.withdrawn)),
+        *(len(commit.consumed), len(commit.outbox)),
+    ]
+    for link, body in zip(links, commit.bodies, strict=True):
+        args += (link, body)
+    for ask in commit.opened:
+        args += (ask.ask_id, answers.packed_ask(ask))
+    args += commit.withdrawn
+    args += commit.consumed
+    args += commit.outbox
+    return tuple(args)
+
+
+def _mark(op: str) -> bytes:
+    """Eight bytes for an op id: it is compared at one seq of one run only, and kept for ever."""
+    return blake2b(op.encode(), digest_size=8).digest()

@@ -1,0 +1,219 @@
+"""Keeping leases while their runs are worked on, and stopping the work once one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+from types import TracebackType
+
+import structlog
+
+from .errors import CheckpointError, LeaseLost
+from .model import Lease, Renewal, RunId
+from .store import Store
+
+log = structlog.get_logger(__name__)
+
+_MARGIN = 2 / 3  # of the term; the rest is for clocks that differ and for a stop that takes time
+
+
+class _Held:
+    """A lease that is being kept."""
+
+    __slots__ = ("confirmed", "is_lost", "lease", "mail", "on_mail", "task")
+
+    def __init__(
+        self,
+        lease: Lease,
+        since: float,
+        task: asyncio.Task[object],
+        on_mail: Callable[[int], None] | None,
+    ) -> None:
+        self.lease = lease
+        self.confirmed = since
+        self.task = task
+        self.on_mail = on_mail
+        self.mail = -1  # unknown until the first renewal
+        self.is_lost = False
+
+    def ends(self) -> float:
+        return self.confirmed + self.lease.term_ms / 1000 * _MARGIN
+
+
+class Heartbeat:
+    """Renews all leases of a process, in one call every `interval_s`.
+
+        async with Heartbeat(store) as heartbeat:
+            async with heartbeat.held(claim.lease, on_mail=look) as lease:
+                ...
+
+    A lease counts as lost when a renewal says so, or when none has succeeded for two thirds of the
+    term by the local monotonic clock, counted from before the last successful one was sent.
+    """
+
+    def __init__(self, store: Store, *, interval_s: float = 1.0) -> None:
+        self._store = store
+        self._interval_s = interval_s
+        self._held: dict[RunId, _Held] = {}
+        self._has_new = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+        self._beat: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Heartbeat:
+        await self._tasks.__aenter__()
+        self._beat = self._tasks.create_task(self._run(), name="heartbeat")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._beat is not None
+        self._beat.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    @asynccontextmanager
+    async def held(
+        self,
+        lease: Lease,
+        *,
+        on_mail: Callable[[int], None] | None = None,
+        since: float | None = None,
+        mail: int | None = None,
+    ) -> AsyncIterator[Lease]:
+        """Keep `lease` while the body runs in this task, and cancel the body once it is lost.
+
+        `since` is the monotonic time before the claim was sent; without it, or if that is long
+        ago, one renewal is awaited first. `on_mail` is called with the mail count whenever that
+        grows, from `mail` on (default: from what the first renewal says).
+
+        Raises LeaseLost in place of the cancellation that the loss caused. A cancellation from
+        elsewhere passes through. The lease is not released at the end.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        held = _Held(lease, monotonic() if since is None else since, task, on_mail)
+        is_old = monotonic() >= held.ends()
+        if mail is not None:
+            held.mail = mail
+        if since is None or is_old:
+            sent = monotonic()
+            fate = (await self._store.renew([lease]))[lease.run_id]
+            if not fate.is_held:
+                raise LeaseLost(lease.run_id)
+            self._take(held, fate, sent)
+        self._held[lease.run_id] = held
+        self._has_new.set()
+        try:
+            yield lease
+        except asyncio.CancelledError:
+            # uncancel() counts: above zero, somebody else wants this task to end as well.
+            if held.is_lost and task.uncancel() == 0:
+                raise LeaseLost(lease.run_id) from None
+            raise
+        except BaseException:
+            if held.is_lost:
+                task.uncancel()
+            raise
+        finally:
+            if self._held.get(lease.run_id) is held:
+                del self._held[lease.run_id]
+        if held.is_lost:
+            task.uncancel()  # the body swallowed it
+            raise LeaseLost(lease.run_id)
+
+    def let_go(self, lease: Lease) -> None:
+        """Keep `lease` no longer: the caller is about to give it back.
+
+        A renewal that is under way meanwhile must not mistake the return for a loss.
+        """
+        held = self._held.get(lease.run_id)
+        if held is not None and held.lease == lease:
+            del self._held[lease.run_id]
+
+    def may_start(self, lease: Lease) -> bool:
+        """Whether enough of the lease is left to start something that must not run twice."""
+        held = self._held.get(lease.run_id)
+        return (
+            held is not None
+            and held.lease == lease
+            and not held.is_lost
+            and monotonic() < held.ends()
+        )
+
+    def left_s(self, lease: Lease) -> float:
+        """Seconds for which the lease is certain without another renewal; 0 if it is not held."""
+        held = self._held.get(lease.run_id)
+        if held is None or held.lease != lease or held.is_lost:
+            return 0.0
+        return max(0.0, held.ends() - monotonic())
+
+    async def _run(self) -> None:
+        beat = monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, self._next(beat) - monotonic())):
+                    await self._has_new.wait()
+                self._has_new.clear()  # its term may be shorter than the pause that we were in
+                continue
+            except TimeoutError:
+                beat = monotonic()
+            self._give_up_expired()
+            batch = list(self._held.values())
+            if batch:
+                await self._renew(batch)
+
+    def _next(self, beat: float) -> float:
+        """When to look again: at the next beat, or when a lease's margin ends before it."""
+        return min([beat + self._pause_s(), *(held.ends() for held in self._held.values())])
+
+    def _pause_s(self) -> float:
+        # Not only "a third of the shortest term", which the line says: a third leaves two more
+        # chances before the lease runs out.
+        shortest = min((h.lease.term_ms for h in self._held.values()), default=0) / 3000
+        return min(self._interval_s, shortest) if shortest else self._interval_s
+
+    async def _renew(self, batch: list[_Held]) -> None:
+        sent = monotonic()
+        left_s = min(held.ends() for held in batch) - sent
+        try:
+            # No longer than a few beats: leases that come meanwhile want their renewal too.
+            async with asyncio.timeout(max(0.0, min(left_s, 4 * self._pause_s()))):
+                fates = await self._store.renew([held.lease for held in batch])
+        except TimeoutError:
+            self._give_up_expired()
+            return
+        except CheckpointError as error:
+            log.warning("lease.renewal_failed", reason=str(error), leases=len(batch))
+            self._give_up_expired()
+            return
+        for held in batch:
+            self._take(held, fates[held.lease.run_id], sent)
+
+    def _take(self, held: _Held, fate: Renewal, sent: float) -> None:
+        if not fate.is_held:
+            self._lose(held, "taken over")
+            return
+        held.confirmed = max(held.confirmed, sent)
+        if fate.mail > held.mail:
+            is_news = held.mail >= 0
+            held.mail = fate.mail
+            if is_news and held.on_mail is not None:
+                held.on_mail(fate.mail)
+
+    def _give_up_expired(self) -> None:
+        now = monotonic()
+        for held in list(self._held.values()):
+            if now >= held.ends():
+                self._lose(held, "not renewed in time")
+
+    def _lose(self, held: _Held, reason: str) -> None:
+        if held.is_lost or self._held.get(held.lease.run_id) is not held:
+            return
+        held.is_lost = True
+        log.warning("lease.lost", run_id=held.lease.run_id, reason=reason)
+        held.task.cancel()

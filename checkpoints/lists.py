@@ -1,0 +1,113 @@
+"""Heads and lists: what is there, and what is due."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from typing import Any
+
+from . import answers
+from .calls import Calls
+from .errors import (
+    StoreDiverged,
+    StoreUnavailable,
+)
+from .model import (
+    Head,
+    RunId,
+    Status,
+)
+from .together import together
+from .transport import Ambiguous, Reply, Unreachable
+
+_STATUSES = ("ready", "running", "waiting", "sleeping", "done", "error")
+
+
+class Lists(Calls):
+    """Heads, runs, the due ones, and the server's facts."""
+
+    async def head(self, run_id: RunId) -> Head:
+        """See Store."""
+        found = await self._head(run_id)
+        if found is None:
+            raise self._absent(run_id)
+        return found
+
+    async def _head(self, run_id: RunId) -> Head | None:
+        keys = self._of(run_id)
+        reply = await self._script("head", (keys.head, keys.snapshot, keys.partition.due), run_id)
+        return None if reply[0] == b"NONE" else answers.head(run_id, reply[1:])
+
+    async def runs(self, *, status: Status | None = None, limit: int = 50) -> Sequence[Head]:
+        """See Store."""
+        low = 0 if status is None else (_STATUSES.index(status) + 1) * 10**13
+        reads: list[Coroutine[Any, Any, Reply]] = []
+        for part in self._all_keys().partitions:
+            index = part.runs if status is None else part.statuses
+            bounds = (low + 10**13 - 1, low, "WITHSCORES", "LIMIT", 0, limit)
+            reads.append(self._read("ZREVRANGEBYSCORE", index, *bounds))
+        ids = [item for found in await together(reads) for item in _scored(found)]
+        newest = sorted(ids, reverse=True)[:limit]
+        heads = await together([self._head(run_id) for _, run_id in newest])
+        return [head for head in heads if head is not None]
+
+    async def due(self, *, limit: int = 16) -> Sequence[RunId]:
+        """See Store."""
+        partitions = self._all_keys().partitions
+        replies = await together([self._script("due", (part.due,), limit) for part in partitions])
+        found = [item for reply in replies for item in _scored(reply[1:])]
+        return [run_id for _, run_id in sorted(found)[:limit]]
+
+    async def facts(self) -> Mapping[str, Any]:
+        """See Store. What the server does not tell is left out."""
+        keys = self._all_keys()
+        found: dict[str, Any] = {
+            "address": self.address,
+            "namespace": keys.namespace,
+            "partitions": len(keys.partitions),
+        }
+        try:
+            told = answers.info(await self._settled(lambda: self._reads.call("INFO")))
+        except (StoreDiverged, StoreUnavailable) as error:
+            if isinstance(error.__cause__, Unreachable | Ambiguous):
+                raise
+            return found
+        found["server"] = "valkey" if "valkey_version" in told else "redis"
+        found["version"] = told.get("valkey_version") or told.get("redis_version", "")
+        for name in _FACTS:
+            if name in told:
+                found[name] = told[name]
+        for name in _CONFIG:
+            # Managed servers refuse CONFIG: then INFO is all there is.
+            try:
+                pair = await self._settled(lambda: self._reads.call("CONFIG", "GET", name))  # noqa: B023
+            except (StoreDiverged, StoreUnavailable):
+                break
+            if pair:
+                found[name] = pair[1].decode(errors="replace")
+        return found
+
+
+_FACTS = (
+    *("redis_mode", "role", "connected_slaves", "aof_enabled", "aof_last_write_status"),
+    *(
+        "rdb_last_bgsave_status",
+        "maxmemory",
+        "maxmemory_policy",
+        "used_memory",
+        "uptime_in_seconds",
+    ),
+    *("master_replid", "process_id", "tcp_port"),
+)
+_CONFIG = (
+    *("appendonly", "appendfsync", "save", "maxmemory-policy", "min-replicas-to-write", "dir"),
+    *("bind", "protected-mode"),
+)
+
+
+def _scored(flat: Sequence[bytes]) -> list[tuple[int, RunId]]:
+    pairs = zip(flat[0::2], flat[1::2], strict=True)
+    return [(answers.number(score), RunId(member.decode())) for member, score in pairs]

@@ -1,0 +1,23 @@
+-- Store a new run with its first entry; it is due now.
+-- KEYS     1 head   2 journal   3 snapshot   4 due   5 runs   6 status index
+-- ARGV     1 run id   2 op mark   3 chain of entry 1   4 body   5 snapshot
+-- Returns  {OK, now}; {DUP}: this op created it; {EXISTS}: another op did; {FOREIGN, key}
+-- The repeat is told from a clash by the op on entry 1: a lost reply must not look like a taken id.
+local bad = foreign({'hash', 'stream', 'string', 'zset', 'zset', 'zset'})
+if bad then return {'FOREIGN', bad} end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local e = redis.call('XRANGE', KEYS[2], '1-0', '1-0')
+  if e[1] and e[1][2][2] == ARGV[2] then return {'DUP'} end
+  return {'EXISTS'}
+end
+-- Entries without a head are what is left of a lost or half-deleted run: never built upon.
+if redis.call('EXISTS', KEYS[2]) == 1 then return {'FOREIGN', KEYS[2]} end
+local now = int(clock())
+redis.call('XADD', KEYS[2], '1-0', 'o', ARGV[2], 'h', ARGV[3], 'b', ARGV[4])
+redis.call('HSET', KEYS[1], 'n', '1', 'h', ARGV[3], 's', 'ready', 't', '0', 'k', '', 'w', '',
+  'l', '0', 'r', '0', 'm', '0', 'c', now, 'u', now, 'v', '0', 'o', '0', 'p', 'ready')
+redis.call('SET', KEYS[3], ARGV[5])
+redis.call('ZADD', KEYS[4], now, ARGV[1])
+redis.call('ZADD', KEYS[5], now, ARGV[1])
+file(KEYS[6], ARGV[1], 'ready', now)
+return {'OK', now}

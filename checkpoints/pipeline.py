@@ -1,0 +1,242 @@
+"""One shared connection: the commands of a loop tick go out in one write, answers come in order.
+
+It speaks RESP2 itself, since the client library costs 0.15 s to import and some 200 µs a command,
+and since it must know for each command whether its answer can still come. Three rules keep
+callers apart: answers are matched by order alone; a caller that was cancelled keeps its place;
+after any doubt (silence, a cut, nonsense) the connection is dropped, and its answers with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from .transport import Ambiguous, Arg, Reply, ReplyError, Unreachable
+
+_MAX_BULK = 512 * 1024 * 1024  # the protocol's own limit
+
+
+def pack(args: tuple[Arg, ...]) -> bytes:
+    """A command as RESP."""
+    parts = [b"*%d\r\n" % len(args)]
+    for arg in args:
+        if isinstance(arg, int):
+            arg = b"%d" % arg
+        elif isinstance(arg, str):
+            arg = arg.encode()
+        parts.append(b"$%d\r\n" % len(arg))
+        parts.append(arg)
+        parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+class Replies:
+    """A push parser of RESP2: bytes in any split give the same replies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._bulk = -1  # length of the bulk string whose header was read
+        self._open: list[tuple[int, list[Reply]]] = []  # arrays being filled, outermost first
+
+    def feed(self, data: bytes) -> list[Reply]:
+        """The replies that `data` completes. Raises ValueError on what is not RESP2."""
+        buffer = self._buffer
+        buffer += data
+        done: list[Reply] = []
+        at = 0
+        while True:
+            if self._bulk >= 0:
+                end = at + self._bulk
+                if len(buffer) < end + 2:
+                    break
+                value: Reply = bytes(buffer[at:end])
+                at, self._bulk = end + 2, -1
+            else:
+                end = buffer.find(b"\r\n", at)
+                if end < 0:
+                    break
+                kind, line = buffer[at], bytes(buffer[at + 1 : end])
+                at = end + 2
+                if kind == 36:  # $
+                    size = int(line)
+                    if size > _MAX_BULK:
+                        raise ValueError("a reply of over 512 MB")
+                    if size >= 0:
+                        self._bulk = size
+                        continue
+                    value = None
+                elif kind == 42:  # *
+                    size = int(line)
+                    if size > 0:
+                        self._open.append((size, []))
+                        continue
+                    value = [] if size == 0 else None
+                elif kind == 58:  # :
+                    value = int(line)
+                elif kind == 43:  # +
+                    value = line
+                elif kind == 45:  # -
+                    code, _, text = line.decode(errors="replace").partition(" ")
+                    value = ReplyError(code, text)
+                else:
+                    raise ValueError("not a reply of the Redis protocol")
+            while self._open:
+                size, items = self._open[-1]
+                items.append(value)
+                if len(items) < size:
+                    break
+                value = items
+                self._open.pop()
+            else:
+                done.append(value)
+        del buffer[:at]
+        return done
+
+
+class Wire(asyncio.Protocol):
+    """A connection and the commands on it that wait for their answers."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_closed = False
+        self._patience_s = patience_s
+        self._transport: asyncio.Transport | None = None
+        self._replies = Replies()
+        self._waiting: deque[asyncio.Future[Reply]] = deque()
+        self._out: list[bytes] = []
+        self._heard = 0.0  # loop time of the last byte, or of the first command after a pause
+        self._watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
+        """Queue a command for this tick's write. The future may be cancelled at any time."""
+        future: asyncio.Future[Reply] = self.loop.create_future()
+        if not self._waiting:
+            self._heard = self.loop.time()
+            if self._watch is None:
+                self._watch = self.loop.call_later(self._patience_s, self._look)
+        self._waiting.append(future)
+        if not self._out:
+            self.loop.call_soon(self._flush)
+        self._out.append(pack(args))
+        return future
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out and not self.is_closed:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self.loop.time()
+        try:
+            replies = self._replies.feed(data)
+        except ValueError as error:
+            self.drop(f"unreadable answer: {error}")
+            return
+        for reply in replies:
+            if not self._waiting:
+                self.drop("an answer that nobody asked for")
+                return
+            future = self._waiting.popleft()
+            if future.done():
+                continue
+            if isinstance(reply, ReplyError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+    def _look(self) -> None:
+        # One timer for the connection and none for a command: it moves with the bytes, so a long
+        # answer that keeps coming is not cut.
+        self._watch = None
+        if not self._waiting or self.is_closed:
+            return
+        left_s = self._heard + self._patience_s - self.loop.time()
+        if left_s <= 0:
+            self.drop(f"no answer for {self._patience_s:g} s")
+            return
+        self._watch = self.loop.call_later(left_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.drop(str(exc) if exc else "the server closed the connection")
+
+    def drop(self, reason: str) -> None:
+        """Close at once: every waiting command becomes ambiguous."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        self._out.clear()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, deque()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Ambiguous(reason))
+
+
+Dial = Callable[[], Awaitable[Wire]]
+
+
+class Line:
+    """A Transport over one Wire at a time; a dropped one is replaced at the next call."""
+
+    def __init__(self, dial: Dial, address: str) -> None:
+        self.address = address
+        self._dial = dial
+        self._wire: Wire | None = None
+        self._dialling: asyncio.Task[Wire] | None = None
+
+    async def call(self, *args: Arg, patience_s: float | None = None) -> Reply:
+        """Send a command once (see Transport). Who gives up after `patience_s` keeps its place."""
+        wire = self._wire
+        if wire is None or wire.is_closed or wire.loop is not asyncio.get_running_loop():
+            wire = await self._connected()
+        if patience_s is None:
+            return await wire.send(args)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await wire.send(args)
+        except TimeoutError as error:
+            raise Ambiguous(f"no answer for {patience_s:.2g} s") from error
+
+    async def _connected(self) -> Wire:
+        """A live wire. All callers share one attempt, and its failure."""
+        task = self._dialling
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._dialling = asyncio.ensure_future(self._dial())
+            task.add_done_callback(_seen)
+        # Shielded: the attempt is everybody's, a cancelled caller must not end it for the others.
+        try:
+            self._wire = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by aclose, and not the caller
+                raise Unreachable("the store was closed") from None
+            raise
+        return self._wire
+
+    def drop(self, reason: str) -> None:
+        """Replace the connection at the next call, for example since its server was demoted."""
+        if self._wire is not None:
+            self._wire.drop(reason)
+
+    async def aclose(self) -> None:
+        """Close the connection; what waits becomes ambiguous."""
+        if self._dialling is not None and not self._dialling.done():
+            self._dialling.cancel()
+        self.drop("the store was closed")
+
+
+def _seen(task: asyncio.Task[Wire]) -> None:
+    # Each waiting caller gets the exception; without a look here, asyncio would complain of one
+    # that nobody fetched when all callers were cancelled.
+    if not task.cancelled():
+        task.exception()
+
+
+__all__ = ["Ambiguous", "Line", "Replies", "Unreachable", "Wire", "pack"]

@@ -1,0 +1,26 @@
+"""The store on a server that speaks the Redis protocol (see store.py for what it promises)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .beside import Beside
+from .journals import Journals
+from .lists import Lists
+from .people import People
+
+if TYPE_CHECKING:
+    from .store import Store
+
+
+class RedisStore(Journals, Lists, People, Beside):
+    """A Store. Opened by `open_store`, or made from a factory of transports and begun with `begin`.
+
+    It serves one process, and one event loop at a time; a forked child must open its own.
+    """
+
+
+if TYPE_CHECKING:
+
+    def _is_a_store(store: RedisStore) -> Store:
+        return store

@@ -1,0 +1,70 @@
+"""The Lua scripts: constant text from this package, called by hash.
+
+Values reach a script as KEYS and ARGV only; its text is never put together from them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+from .transport import Arg, Reply, ReplyError, Transport
+
+Name = Literal[
+    "create", "claim", "renew", "release", "commit", "signal", "decide", "head", "due", "report"
+]
+NAMES: tuple[Name, ...] = (
+    "create",
+    "claim",
+    "renew",
+    "release",
+    "commit",
+    "signal",
+    "decide",
+    "head",
+    "due",
+    "report",
+)
+
+
+class Script(NamedTuple):
+    """A script and its hash."""
+
+    text: bytes
+    sha: bytes
+
+
+@cache
+def load(name: Name) -> Script:
+    """A script of this package, with the prelude that all share in front."""
+    folder = files(__package__) / "lua"
+    text = (folder / "_prelude.lua").read_bytes() + (folder / (name + ".lua")).read_bytes()
+    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+async def run(
+    transport: Transport, name: Name, keys: tuple[bytes, ...], args: tuple[Arg, ...]
+) -> list[bytes]:
+    """Call a script once and return its answer, whose first item is a word.
+
+    A server that has forgotten its scripts (restart, failover) is given the text once.
+    Raises ReplyError, Ambiguous or Unreachable.
+    """
+    script = load(name)
+    try:
+        reply = await transport.call("EVALSHA", script.sha, len(keys), *keys, *args)
+    except ReplyError as error:
+        if error.code != "NOSCRIPT":
+            raise
+        # EVAL runs and keeps the text in one step: SCRIPT LOAD first would be a second round trip
+        # that another restart could fall into.
+        reply = await transport.call("EVAL", script.text, len(keys), *keys, *args)
+    return _words(reply)
+
+
+def _words(reply: Reply) -> list[bytes]:
+    if isinstance(reply, list) and reply and all(isinstance(item, bytes) for item in reply):
+        return reply
+    raise ReplyError("ERR", "a script gave an answer that is none of its own")

@@ -1,0 +1,18 @@
+"""What can be set about a store. Times are seconds, sizes bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults are for a laptop and for a small server alike."""
+
+    connect_s: float = 3.0
+    answer_s: float = 3.0  # a silent server; the command is then repeated on a new connection
+    restart_s: float = 10.0  # how long a call outlasts a server that is away
+    max_entry_bytes: int = 1 << 20
+    max_commit_bytes: int = 8 << 20
+    max_blob_bytes: int = 64 << 20
+    live_length: int = 1_000
+    live_expires_s: float = 3600.0

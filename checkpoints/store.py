@@ -1,0 +1,122 @@
+"""The contract of a store: what every implementation promises."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from .model import (
+    AskRecord,
+    Claim,
+    Commit,
+    Committed,
+    Decision,
+    Entry,
+    Head,
+    Lease,
+    Renewal,
+    Ruling,
+    RunId,
+    Signal,
+    Status,
+)
+
+
+class Store(Protocol):
+    """Runs as fenced, append-only journals.
+
+    Promises: a commit is applied whole or not at all, once per op id; only the holder of the
+    newest lease (token and nonce, by equality) commits; entries have dense seqs and a hash chain;
+    a closed run accepts nothing; indexes, mailbox and outbox change in the journal's step.
+    A lost answer is repeated with the same op id, so a method that returns has happened once.
+    Every method may raise StoreUnavailable, and BadRunId before a key is touched.
+    """
+
+    async def create(self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes) -> bool:
+        """Store a new run with its first entry; it is due now. False: it existed with the same op.
+
+        Raises RunExists if the id began with another op.
+        """
+
+    async def claim(self, run_id: RunId, *, owner: str, nonce: str, term_ms: int) -> Claim:
+        """Take the lease if nobody holds it. A repeat with the stored nonce gives the same lease.
+
+        Raises RunBusy, RunClosed or RunNotFound.
+        """
+
+    async def renew(self, leases: Sequence[Lease]) -> Mapping[RunId, Renewal]:
+        """Move the end of each lease to now + term, all in one call. A lost one is not an error."""
+
+    async def release(self, lease: Lease, *, due_ms: int | None) -> None:
+        """Give the lease back without a commit. A lease that is no longer held is left alone."""
+
+    async def commit(self, lease: Lease, commit: Commit) -> Committed:
+        """Append entries and apply the rest of the commit, if the lease is the newest.
+
+        Order of checks: repeat of the op, token and nonce, seq, chain, closed, then the writes.
+        Raises LeaseLost, StoreRegressed, StoreDiverged, RunClosed, EntryTooLarge, StoreUnavailable
+        (`applied` None when unknown: no answer came within the lease's margin).
+        """
+
+    async def signal(self, run_id: RunId, *, signal_id: str, body: bytes) -> bool:
+        """Put a signal in the run's mailbox; an unheld run is due now. False: it waits already.
+
+        Raises RunNotFound or RunClosed.
+        """
+
+    async def decide(self, run_id: RunId, ask_id: str, decision: Decision) -> Ruling:
+        """Record the first decision on a request, put it in the mailbox, make the run due now.
+
+        Raises AskNotFound, AlreadyDecided, DecisionStale, AskExpired, AskLocked, RunClosed or
+        RunNotFound.
+        """
+
+    async def mailbox(self, run_id: RunId) -> Sequence[Signal]:
+        """Signals not yet consumed, by number."""
+
+    async def head(self, run_id: RunId) -> Head:
+        """The run's head. Raises RunNotFound."""
+
+    async def journal(self, run_id: RunId, *, after: int = 0) -> Sequence[Entry]:
+        """Entries above `after`, their chain verified (from the genesis or the entry `after`).
+
+        Raises RunNotFound, or CorruptEntry naming the seq: changed bytes, a gap, a missing tail.
+        """
+
+    async def asks(
+        self, run_id: RunId | None = None, *, is_open: bool = True
+    ) -> Sequence[AskRecord]:
+        """Requests of one run or of all, oldest first; with is_open False the decided ones too."""
+
+    async def runs(self, *, status: Status | None = None, limit: int = 50) -> Sequence[Head]:
+        """Heads, newest first."""
+
+    async def due(self, *, limit: int = 16) -> Sequence[RunId]:
+        """Runs that a worker should look at now, the longest overdue first."""
+
+    async def report_orphan(self, run_id: RunId, body: bytes) -> None:
+        """File what a fenced worker saw: evidence for a person, never state. Keeps the last 32."""
+
+    async def orphans(self, run_id: RunId) -> Sequence[bytes]:
+        """Orphan reports, oldest first."""
+
+    async def publish(self, run_id: RunId, payloads: Iterable[bytes]) -> None:
+        """Add to the run's live stream: capped, expiring, never the truth. Loss is no error."""
+
+    def live(self, run_id: RunId, *, after: str = "$") -> AsyncIterator[tuple[str, bytes]]:
+        """Live payloads with their ids as they come, for as long as the caller listens."""
+
+    async def put_blob(self, run_id: RunId, data: bytes) -> str:
+        """Keep bytes by digest (sha256, hex), once."""
+
+    async def get_blob(self, run_id: RunId, digest: str) -> bytes | None:
+        """Bytes by digest, or None."""
+
+    async def now_ms(self) -> int:
+        """The store's clock."""
+
+    async def facts(self) -> Mapping[str, Any]:
+        """What the server says of itself, for `doctor`: version, persistence, eviction …"""
+
+    async def aclose(self) -> None:
+        """Close connections. What was acknowledged stays."""

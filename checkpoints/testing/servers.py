@@ -1,0 +1,215 @@
+"""Servers, clients and damage for tests of a store."""
+
+# ruff: noqa: ASYNC110  waits are for conditions in servers and processes
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..client import ClusterTransport
+from ..connect import open_store
+from ..keys import Keys
+from ..model import RunId
+from ..redis_store import RedisStore
+
+_namespaces = count()
+
+
+class RedisVandal:
+    """A Vandal (see contract.py) by raw commands on one namespace."""
+
+    def __init__(
+        self,
+        call: Callable[..., Awaitable[Any]],
+        namespace: str,
+        partitions: int,
+        names: Callable[[], Awaitable[list[bytes]]] | None = None,
+    ) -> None:
+        self._call = call
+        self._keys = Keys(namespace, partitions)
+        self._tag = "{" + namespace + ":"
+        self._all_names = names or (lambda: call("KEYS", "*"))
+
+    async def flip(self, run_id: RunId, seq: int) -> None:
+        """Rewrite the stream with one byte changed: Redis has no command to edit an entry."""
+        key = self._keys.of(run_id).journal
+        entries = await self._call("XRANGE", key, "-", "+")
+        await self._call("DEL", key)
+        for entry_id, fields in entries:
+            if entry_id == b"%d-0" % seq:
+                body = bytearray(fields[5])
+                body[len(body) // 2] ^= 1
+                fields = [*fields[:5], bytes(body)]
+            await self._call("XADD", key, entry_id, *fields)
+
+    async def cut(self, run_id: RunId, seq: int) -> None:
+        key = self._keys.of(run_id).journal
+        await self._call("XDEL", key, f"{seq}-0")
+
+    async def forget(self) -> None:
+        for name in await self._names():
+            await self._call("DEL", name)
+
+    async def copy(self, run_id: RunId) -> Any:
+        return await self._call("HGETALL", self._keys.of(run_id).head)
+
+    async def rewind(self, run_id: RunId, head: Any) -> None:
+        await self._call("HSET", self._keys.of(run_id).head, *head)
+
+    async def occupy(self, run_id: RunId) -> None:
+        await self._call("DEL", self._keys.of(run_id).journal)
+        await self._call("SET", self._keys.of(run_id).journal, "somebody else's")
+
+    async def digest(self) -> object:
+        found = {}
+        for name in sorted(await self._names()):
+            kind = await self._call("TYPE", name)
+            read = {
+                b"string": ("GET", name),
+                b"hash": ("HGETALL", name),
+                b"zset": ("ZRANGE", name, 0, -1, "WITHSCORES"),
+                b"list": ("LRANGE", name, 0, -1),
+                b"stream": ("XRANGE", name, "-", "+"),
+            }[kind]
+            found[name] = await self._call(*read)
+        return found
+
+    async def _names(self) -> list[bytes]:
+        return [name for name in await self._all_names() if name.startswith(self._tag.encode())]
+
+
+class Clients:
+    """Stores on one address and namespace, closed at the end of the test."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.namespace = f"t{os.getpid()}-{next(_namespaces)}"
+        self._open: list[RedisStore] = []
+
+    async def __call__(self) -> RedisStore:
+        store = await open_store(self.url, namespace=self.namespace)
+        self._open.append(store)
+        return store
+
+    async def vandal(self, partitions: int) -> RedisVandal:
+        store = await self()
+        line = store._line
+        if not isinstance(line, ClusterTransport):
+            return RedisVandal(line.call, self.namespace, partitions)
+        cluster: Any = line._client
+
+        async def names() -> list[bytes]:
+            nodes = cluster.get_primaries()
+            found = [await cluster.execute_command("KEYS", "*", target_nodes=one) for one in nodes]
+            return [name for part in found for name in part]
+
+        return RedisVandal(line.call, self.namespace, partitions, names)
+
+    async def aclose(self) -> None:
+        for store in self._open:
+            await store.aclose()
+
+
+def _listens(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(path))
+    except OSError:
+        return False
+    return True
+
+
+def start_redis(path: Path, folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A redis-server of the system that answers."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.fail("there is no redis-server for this test. Run: apt-get install redis-server")
+    process = subprocess.Popen(
+        [
+            *(binary, "--port", "0", "--unixsocket", str(path), "--dir", str(folder)),
+            *("--save", "", "--appendonly", "no", *options),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 10
+    while not _listens(path):  # the file is there a moment before anybody listens
+        assert process.poll() is None, "redis-server ended at once"
+        assert time.monotonic() < until, "redis-server made no socket"
+        time.sleep(0.01)
+    return process
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def start_cluster(folder: Path) -> Iterator[int]:
+    """Three nodes of the system's redis-server that share the slots: the first one's port."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.fail("there is no redis-server for this test. Run: apt-get install redis-server")
+    ports = [free_port() for _ in range(3)]
+    nodes = []
+    for port in ports:
+        home = folder / str(port)
+        home.mkdir(parents=True)
+        options = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(home), "--save", "")
+        cluster = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+        nodes.append(subprocess.Popen([binary, *options, *cluster], stdout=subprocess.DEVNULL))
+    try:
+        for n, port in enumerate(ports):
+            ask_node(port, f"CLUSTER ADDSLOTSRANGE {n * 5462} {min(n * 5462 + 5461, 16383)}", "OK")
+            ask_node(port, f"CLUSTER SET-CONFIG-EPOCH {n + 1}", "OK")
+        for port in ports[1:]:
+            bus = ask_node(port, "CLUSTER NODES", "myself").partition("@")[2].partition(" ")[0]
+            ask_node(ports[0], f"CLUSTER MEET 127.0.0.1 {port} {bus}", "OK")
+        for port in ports:
+            ask_node(port, "CLUSTER INFO", "cluster_state:ok")
+            ask_node(port, "CLUSTER INFO", "cluster_known_nodes:3")
+        yield ports[0]
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+
+
+def ask_node(port: int, command: str, wanted: str) -> str:
+    """Ask a node until its answer has `wanted` in it."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=2) as peer:
+                peer.sendall(command.encode() + b"\r\n")
+                answer = peer.recv(65536).decode()
+        except OSError as error:
+            answer = str(error)
+        if wanted in answer:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"{command} at {port}: {answer}")
+
+
+def free_port() -> int:
+    """A port that is free now, and whose cluster bus port would be a valid number."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port < 55000:
+            return port

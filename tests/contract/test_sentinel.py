@@ -1,0 +1,75 @@
+"""A primary that a sentinel knows, and its failover."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints import open_store
+from checkpoints.errors import StoreUnavailable
+from checkpoints.testing.contract import R, commit_of, started
+from checkpoints.testing.servers import ask_node, free_port
+
+
+@pytest.fixture
+def trio(short_folder: Path) -> Iterator[tuple[int, dict[int, subprocess.Popen[bytes]]]]:
+    """A sentinel's port, and a primary and a replica by port."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.fail("there is no redis-server for this test. Run: apt-get install redis-server")
+    primary, replica, sentinel = free_port(), free_port(), free_port()
+    common = ("--bind", "127.0.0.1", "--save", "", "--dir", str(short_folder))
+    of = ("--replicaof", f"127.0.0.1 {primary}")
+    quiet = {"stdout": subprocess.DEVNULL}
+    nodes = {
+        primary: subprocess.Popen([binary, "--port", str(primary), *common], **quiet),
+        replica: subprocess.Popen([binary, "--port", str(replica), *common, *of], **quiet),
+    }
+    ask_node(replica, "INFO replication", "master_link_status:up")
+    config = short_folder / "sentinel.conf"
+    config.write_text(
+        f"port {sentinel}\nbind 127.0.0.1\n"
+        f"sentinel monitor agents 127.0.0.1 {primary} 1\n"
+        "sentinel down-after-milliseconds agents 300\nsentinel failover-timeout agents 2000\n"
+    )
+    nodes[sentinel] = subprocess.Popen([binary, str(config), "--sentinel"], **quiet)
+    ask_node(sentinel, "SENTINEL REPLICAS agents", str(replica))
+    yield sentinel, nodes
+    for node in nodes.values():
+        node.kill()
+        node.wait()
+
+
+async def test_a_commit_outlives_a_failover(
+    trio: tuple[int, dict[int, subprocess.Popen[bytes]]],
+) -> None:
+    sentinel, nodes = trio
+    store = await open_store(f"redis+sentinel://127.0.0.1:{sentinel}/agents")
+    claim = await started(store)
+    at = await store.commit(claim.lease, commit_of(claim))
+    primary, replica, _ = nodes
+    await asyncio.to_thread(ask_node, replica, "INFO replication", "master_link_status:up")
+    before = await store.head(R)
+    await asyncio.to_thread(ask_node, replica, f"HGET {store._of(R).head.decode()} n", "2")
+
+    nodes[primary].kill()
+    async with asyncio.timeout(30):
+        at = await store.commit(claim.lease, commit_of(at))
+
+    assert at.seq == 3
+    assert (await store.head(R)).token == before.token
+    assert [e.seq for e in await store.journal(R)] == [1, 2, 3]
+    assert (await store.facts())["tcp_port"] == str(replica)
+    await store.aclose()
+
+
+async def test_an_unknown_service_is_reported(
+    trio: tuple[int, dict[int, subprocess.Popen[bytes]]],
+) -> None:
+    with pytest.raises(StoreUnavailable, match="knows no service 'other'"):
+        await open_store(f"redis+sentinel://127.0.0.1:{trio[0]}/other")
