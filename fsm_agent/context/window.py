@@ -4,58 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsm_agent.run.content import AssistantMessage, Message, NoteMessage, ToolMessage, UserMessage
+from fsm_agent.run.content import Message, NoteMessage, ToolMessage
 from fsm_agent.run.record import message_size
 
 from .tokens import tokens_of
 
+KEPT_SHARE = 0.75  # of the budget, after a cut: many turns then share one beginning
 
-def fit(messages: Sequence[Message], budget_tokens: int) -> tuple[Message, ...]:
-    """The task and the newest messages that fit in `budget_tokens`, in order.
+
+class Window:
+    """The task and the newest messages that fit in a budget, kept up to date turn by turn.
 
     The first message (the task) always stays, and so does the newest group, however long: a
     window that is still too long is the provider's to refuse. A call is never parted from its
-    results. Where something was left out, a note says how many messages. The work is
-    proportional to the window, not to the history.
+    results. Where messages are left out, a note says how many. When the budget is passed, old
+    groups go until three quarters of it are left, so a turn costs work for its own messages
+    only, and providers can reuse what they cached of the beginning. The view depends on the
+    history alone, not on when it was looked at.
     """
-    if not messages:
-        return ()
-    left = budget_tokens - tokens_of(message_size(messages[0]))
-    start = len(messages)
-    while start > 1:
-        group = _group_start(messages, start)
-        size = sum(tokens_of(message_size(m)) for m in messages[group:start])
-        if size > left and start < len(messages):
-            break
-        left -= size
-        start = group
-    if start <= 1:
-        return tuple(messages)
-    note = NoteMessage(f"[{start - 1} earlier messages are left out here.]")
-    return (messages[0], note, *messages[start:])
 
+    def __init__(self, budget_tokens: int) -> None:
+        self._budget = budget_tokens
+        self._sizes: list[int] = []
+        self._start = 1  # of the messages shown after the task
+        self._tokens = 0  # of the task and all from `_start` on
 
-def _group_start(messages: Sequence[Message], end: int) -> int:
-    """Where the group that ends before `end` begins: results go with the call they answer."""
-    start = end - 1
-    while start > 1 and isinstance(messages[start], ToolMessage):
-        start -= 1
-    return max(1, start)
+    def view(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """What to show of `messages`, which only ever grow from call to call."""
+        for index in range(len(self._sizes), len(messages)):
+            size = tokens_of(message_size(messages[index]))
+            self._sizes.append(size)
+            self._tokens += size
+            if self._tokens > self._budget:
+                self._cut(messages)
+        if self._start == 1:
+            return tuple(messages)
+        note = NoteMessage(f"[{self._start - 1} earlier messages are left out here.]")
+        return (messages[0], note, *messages[self._start :])
 
+    @property
+    def tokens(self) -> int:
+        """Roughly what the last view costs."""
+        return self._tokens
 
-def is_legal(messages: Sequence[Message]) -> bool:
-    """Whether every call has its result right after it, and every result its call."""
-    due: list[str] = []
-    for message in messages:
-        match message:
-            case ToolMessage():
-                if not due or due.pop(0) != message.call_id:
-                    return False
-            case AssistantMessage():
-                if due:
-                    return False
-                due = [call.call_id for call in message.calls]
-            case UserMessage() | NoteMessage():
-                if due:
-                    return False
-    return not due
+    def _cut(self, messages: Sequence[Message]) -> None:
+        while self._tokens > self._budget * KEPT_SHARE:
+            end = self._group_end(messages)
+            if end is None:
+                return
+            self._tokens -= sum(self._sizes[self._start : end])
+            self._start = end
+
+    def _group_end(self, messages: Sequence[Message]) -> int | None:
+        """Where the oldest group shown ends; None if it is the newest one, which stays."""
+        for index in range(self._start + 1, len(self._sizes)):
+            if not isinstance(messages[index], ToolMessage):
+                return index
+        return None

@@ -28,13 +28,20 @@ def reflect(
         return repaired
     spent = budgets.check(run, now_ms, next_reserve_tokens=next_reserve_tokens)
     if not isinstance(spent, Continue):
-        return spent
+        return _within_limits(run, spent)
     if isinstance(run.last, ModelFailed):
         return Continue()
     looped = loops.check(run)
     if isinstance(looped, (Finalise, Stop)) or isinstance(repaired, Continue):
-        return looped
+        return _within_limits(run, looped)
     return repaired
+
+
+def _within_limits(run: Run, verdict: Verdict) -> Verdict:
+    """The verdict, or a fallback at once where no turn is allowed for a forced finish."""
+    if isinstance(verdict, Finalise) and run.limits.final_turns < 1:
+        return Finish(_fallback(run, verdict.why), is_completed=False)
+    return verdict
 
 
 def _in_finalisation(run: Run, now_ms: int, allowed: tuple[str, ...]) -> Verdict:
@@ -44,11 +51,11 @@ def _in_finalisation(run: Run, now_ms: int, allowed: tuple[str, ...]) -> Verdict
         if not isinstance(told, (Stop, Finish)):
             is_out = budgets.check(run, now_ms, next_reserve_tokens=0)
             return is_out if isinstance(is_out, Stop) else told
-    return Finish(_fallback(run), is_completed=False)
+    return Finish(_fallback(run, run.final_why), is_completed=False)
 
 
-def _fallback(run: Run) -> str:
-    why = run.final_why.replace("_", " ")
+def _fallback(run: Run, reason: str) -> str:
+    why = reason.replace("_", " ")
     text = getattr(run.last, "text", "").strip()
     if text:
         return f"{text}\n\n[Stopped by the limit on {why}; this was not confirmed as an answer.]"

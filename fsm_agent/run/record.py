@@ -54,6 +54,8 @@ class OpenCall(msgspec.Struct, frozen=True):
     call: Call
     arguments: str  # the effective ones: the model's, or those a person put in their place
     starts: int = 0
+    asks: int = 0  # how often a person was asked about it
+    since_ms: int = 0  # when it was first started, as far as nobody settled that start
     intent: Intended | None = None
     ask: Asked | None = None
     ruling: Ruled | None = None
@@ -228,13 +230,17 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
                 wake_ms=delta.retry_at_ms,
             )
         case Asked():
-            return _with_call(run, replace(run.call(delta.call_id), ask=delta))
+            call = run.call(delta.call_id)
+            return _with_call(run, replace(call, ask=delta, asks=call.asks + 1))
         case Ruled():
             return _fold_ruling(run, delta)
         case Intended():
             call = run.call(delta.call_id)
             run = replace(run, tool_calls=run.tool_calls + (call.starts == 0))
-            return _with_call(run, replace(call, intent=delta, starts=delta.attempt))
+            since_ms = call.since_ms if call.intent else delta.at_ms
+            return _with_call(
+                run, replace(call, intent=delta, starts=delta.attempt, since_ms=since_ms)
+            )
         case Settled():
             return _fold_result(run, delta)
         case Hinted():

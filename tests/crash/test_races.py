@@ -150,7 +150,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path, store_url
     until((tmp_path / "begun").exists)
     os.kill(pid, signal.SIGSTOP)
 
-    async def take_over() -> tuple[str, int, int]:
+    async def take_over() -> tuple[str, int, int, str]:
         async with Runtime.open(store_url, model=DeskModel(), settings=settings) as runtime:
             agent = slow_desk(tmp_path, ledger)
             while True:
@@ -164,14 +164,16 @@ def test_a_worker_that_slept_past_its_lease_is_refused(tmp_path: Path, store_url
             os.kill(pid, signal.SIGCONT)
             code = await asyncio.to_thread(wait_for, pid)
             after = (await runtime.store.head("sleeper")).seq
-            return result.status, code, after - before
+            orphans = b"\n".join(await runtime.store.orphans("sleeper")).decode()
+            return result.status, code, after - before, orphans
 
-    status, code, written = asyncio.run(take_over())
+    status, code, written, orphans = asyncio.run(take_over())
     holder.leave()
 
     assert status == "waiting"  # in doubt: the runtime cannot know, and asks
     assert code == FENCED
     assert written == 0
+    assert "was under way when the run was taken over" in orphans
     assert ledger.raw("refund") == 1
 
 

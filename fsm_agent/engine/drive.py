@@ -1,0 +1,76 @@
+"""The one loop: handler, machine, commit, until the run is over or given back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.run.delta import AnyDelta, Failed, Settled
+from fsm_agent.run.record import OpenCall
+from fsm_agent.run.signal import CancelRequested
+from fsm_agent.run.state import State, Trigger
+
+from .act import act
+from .deps import Deps
+from .observe import observe
+from .outcome import Outcome, Park
+from .reflect import reflect
+from .session import Interrupted, Session
+from .think import think
+
+Handler = Callable[[Session, Agent, Deps], Awaitable[Outcome]]
+HANDLERS: dict[State, Handler] = {
+    State.OBSERVE: observe,
+    State.THINK: think,
+    State.ACT: act,
+    State.REFLECT: reflect,
+}
+
+
+async def drive(session: Session, agent: Agent, deps: Deps) -> Park | None:
+    """Move the run until it is over (None) or waits (Park); all of it is on record then.
+
+    An arrow is only staged here. Handlers flush before they do anything outside, so entries with
+    no effect between them share a commit. Raises what `Session.flush` and the handlers raise.
+    """
+    while not session.run.is_over:
+        if session.has_new_mail:
+            await session.read_mail()
+        if session.cancel:
+            _end_cancelled(session, session.cancel)
+            break
+        try:
+            outcome = await HANDLERS[session.run.state](session, agent, deps)
+        except Interrupted:
+            continue
+        if isinstance(outcome, Park):
+            if session.cancel:
+                continue  # it came in the handler's last wait, and would count as seen
+            await session.flush(outcome)
+            return outcome
+        session.stage(outcome.trigger, *outcome.deltas)
+    await session.flush()
+    return None
+
+
+def _end_cancelled(session: Session, cancel: CancelRequested) -> None:
+    """End the run because somebody said so."""
+    why = f": {cancel.reason}" if cancel.reason else ""
+    failed = Failed("cancelled", f"cancelled by {cancel.by or 'somebody'}{why}", by=cancel.by)
+    end_now(session, failed, "was cancelled")
+
+
+def end_now(session: Session, failed: Failed, how: str) -> None:
+    """End the run where it stands, with a result for every call: its history stays whole."""
+    deltas: list[AnyDelta] = [
+        _cut_off(call, how) for call in session.run.calls if call.phase != "settled"
+    ]
+    session.stage(Trigger.CANCELLED, *deltas, failed)
+
+
+def _cut_off(call: OpenCall, how: str) -> Settled:
+    call_id = call.call.call_id
+    if call.intent and call.intent.effect not in ("read", "idempotent"):
+        text = f"The run {how} while this call was under way. It may have taken effect."
+        return Settled(call_id, "in_doubt", text)
+    return Settled(call_id, "cancelled", f"The run {how} before this call had a result.")

@@ -1,0 +1,156 @@
+"""How a worker takes a run up: claim, load, drive, and what it leaves behind if it loses it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from checkpoints.chain import genesis
+from checkpoints.errors import (
+    CheckpointError,
+    CorruptEntry,
+    LeaseLost,
+    StoreDiverged,
+    StoreUsageError,
+)
+from checkpoints.model import Claim, Entry, RunId
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.context.window import Window
+from fsm_agent.errors import BadAgent, CorruptRecord
+from fsm_agent.run import codec
+from fsm_agent.run.delta import Failed
+from fsm_agent.run.record import Record, Run, apply
+
+from .deps import Deps
+from .drive import drive, end_now
+from .outcome import Park
+from .session import Session
+
+
+async def work_on(
+    run_id: RunId, agent: Agent, deps: Deps, *, owner: str
+) -> tuple[Run, Park | None]:
+    """Claim the run and drive it until it is over (None) or waits (Park). The run as it stands.
+
+    Raises RunBusy, RunClosed or RunNotFound from the claim; LeaseLost if another worker took the
+    run over, after an orphan report was filed; CorruptEntry with nothing changed; and UsageError
+    or ProviderError where a person must act first: the run was given back then, as it was.
+    """
+    term_ms = int(deps.settings.lease_s * 1000)
+    since = monotonic()  # the heartbeat's clock, whatever the engine's is
+    claim = await deps.store.claim(run_id, owner=owner, nonce=deps.new_id(), term_ms=term_ms)
+    try:
+        session = await _load(claim, agent, deps)
+    except (CorruptRecord, StoreDiverged):
+        await _give_back(claim, deps, is_due=False)  # no worker can go on with these bytes
+        raise
+    except BaseException:
+        # The wrong agent, a store that is away, a stop: another worker may do better at once.
+        await asyncio.shield(_give_back(claim, deps, is_due=True))
+        raise
+    return await _drive_held(session, claim, since, agent, deps)
+
+
+async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
+    run, chain = await load(claim.lease.run_id, deps)
+    if run.agent != agent.name:
+        raise BadAgent(
+            f"run {run.run_id!r} belongs to the agent {run.agent!r}, not to {agent.name!r}. "
+            "Name the right agent with --agent."
+        )
+    session = Session(run, claim, chain, deps, Window(agent.message_tokens))
+    await session.read_mail()
+    return session
+
+
+async def load(run_id: RunId, deps: Deps) -> tuple[Run, bytes]:
+    """The run that its journal makes, and the chain hash of its last entry.
+
+    Raises RunNotFound, or CorruptEntry naming the entry that cannot be read.
+    """
+    entries = await deps.store.journal(run_id)
+    run = Run(run_id=run_id)
+    for now, _ in unfold(run, entries):
+        run = now
+    return run, entries[-1].chain if entries else genesis(run_id)
+
+
+def unfold(run: Run, entries: Sequence[Entry]) -> Iterator[tuple[Run, Record]]:
+    """The run after each of the entries that follow it, and the entry's record.
+
+    Raises CorruptEntry naming the entry that cannot be read, or that no arrow leads to.
+    """
+    for entry in entries:
+        try:
+            record = codec.decode(entry.body)
+            run = apply(run, record)
+        except (CorruptRecord, KeyError) as error:
+            raise CorruptEntry(run.run_id, entry.seq, str(error)) from error
+        yield run, record
+
+
+async def _drive_held(
+    session: Session, claim: Claim, since: float, agent: Agent, deps: Deps
+) -> tuple[Run, Park | None]:
+    try:
+        async with (
+            deps.heartbeat.held(
+                session.lease, on_mail=session.announce_mail, since=since, mail=claim.head.mail
+            ),
+            session.reading_mail(),
+        ):
+            if claim.head.recoveries > deps.settings.max_recoveries:
+                _give_up(session, claim.head.recoveries)
+            park = await drive(session, agent, deps)
+    except LeaseLost:
+        await _report_orphans(session, deps)
+        raise
+    except asyncio.CancelledError:
+        # Whoever stopped us meant the process, not the run: let another worker go on at once.
+        await asyncio.shield(_give_back(claim, deps, is_due=True))
+        raise
+    except CheckpointError as error:
+        if isinstance(error, StoreUsageError):  # such as an entry above the size cap
+            await _give_back(claim, deps, is_due=False)
+        raise
+    except Exception:
+        # What a person must mend: a wrong key, a tool that is gone, a bug of the host's. Not due,
+        # as each further try would pay for the same failure.
+        await _give_back(claim, deps, is_due=False)
+        raise
+    return session.run, park
+
+
+def _give_up(session: Session, recoveries: int) -> None:
+    run = session.run
+    message = (
+        f"{recoveries} workers died on the same step ({run.state}, after entry {run.seq}). "
+        "Look at what that step does before starting it again."
+    )
+    end_now(session, Failed("poison", message), "was given up")
+
+
+async def _give_back(claim: Claim, deps: Deps, *, is_due: bool) -> None:
+    """Release the lease; a store that cannot be reached lets it run out by itself."""
+    with contextlib.suppress(CheckpointError):
+        due_ms = claim.server_ms if is_due else None
+        await deps.store.release(claim.lease, due_ms=due_ms)
+
+
+async def _report_orphans(session: Session, deps: Deps) -> None:
+    """File what we saw of a run that is no longer ours: evidence for whoever settles it."""
+    owner = session.lease.owner
+    reports = [
+        f"{owner}: call {result.call_id} ended with {result.status} after the run was taken over: "
+        f"{result.text[:500]}"
+        for result in session.unacknowledged()
+    ]
+    reports += [
+        f"{owner}: call {call_id} was under way when the run was taken over, and was cut off"
+        for call_id in session.under_way()
+    ]
+    for report in reports:
+        with contextlib.suppress(CheckpointError):
+            await deps.store.report_orphan(session.lease.run_id, report.encode())

@@ -1,0 +1,260 @@
+"""A run in the hands of one worker: what is on record, what is about to be, and its mail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+from checkpoints.errors import CheckpointError
+from checkpoints.model import Ask, Claim, Commit, Status
+from fsm_agent.context.window import Window
+from fsm_agent.errors import CorruptRecord
+from fsm_agent.run import codec
+from fsm_agent.run.delta import AnyDelta, Asked, Intended, Resumed, Settled
+from fsm_agent.run.event import EntryEvent, ParkedEvent
+from fsm_agent.run.record import Record, Run, moved, taken
+from fsm_agent.run.signal import AnySignal, CancelRequested, Question, decode_signal, encode
+from fsm_agent.run.state import State, Trigger, advance
+
+from .deps import Deps
+from .outcome import Park
+
+
+class Interrupted(Exception):
+    """A cancel request came in while something was under way."""
+
+
+class Session:
+    """A claimed run. Entries are staged, and become true together when they are flushed.
+
+    `run` is the run with everything staged; nothing outside may be done on its word before
+    `flush` has returned. After an exception of `flush` the session is over: the store, not this
+    value, knows the run.
+    """
+
+    def __init__(self, run: Run, claim: Claim, chain: bytes, deps: Deps, window: Window) -> None:
+        self.run = run
+        self.window = window
+        self.lease = claim.lease
+        self.cancel: CancelRequested | None = None
+        self.signals: dict[str, AnySignal] = {}
+        # Calls that a worker before us started: only they can have a gap.
+        self.inherited = frozenset(c.call.call_id for c in run.calls if c.phase == "started")
+        self.on_mail: Callable[[], None] | None = None
+        self._deps = deps
+        self._seq, self._chain = run.seq, chain
+        self._staged: list[EntryEvent] = []
+        self._opened: list[Ask] = []
+        self._consumed: list[str] = []
+        self._mail = claim.head.mail
+        self._seen_mail = 0
+        self._announced = asyncio.Event()
+        self._working: asyncio.Task[object] | None = None
+        self._interrupting = False
+        self._server_ms, self._measured_s = claim.server_ms, deps.clock.steady_s()
+        self._resumed: Resumed | None = Resumed(
+            claim.lease.owner, claim.lease.token, claim.is_takeover, claim.server_ms
+        )
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The store's clock, carried on by the steady one: a jump of ours does not move it."""
+        passed_s = self._deps.clock.steady_s() - self._measured_s
+        return self._server_ms + int(passed_s * 1000)
+
+    # -- the journal --------------------------------------------------------------------------
+
+    def stage(self, trigger: Trigger, *deltas: AnyDelta) -> None:
+        """Take an arrow in memory. Raises IllegalTransition, and then nothing was staged."""
+        if self._resumed:
+            deltas = (self._resumed, *deltas)
+        record = Record(trigger, self.now_ms(), deltas)
+        after = taken(self.run, record)
+        state = advance(self.run.state, trigger, after)
+        self._resumed = None
+        self.run = moved(after, record, state)
+        self._staged.append(EntryEvent(self.run.run_id, self.run.seq, state, record))
+
+    def ask(self, asked: Asked, question: Question) -> Asked:
+        """Put a request for a person into the next flush; the delta goes into an entry."""
+        ask = Ask(
+            ask_id=asked.ask_id,
+            digest=asked.digest,
+            body=encode(question),
+            expires_ms=asked.expires_ms,
+            unlock_ms=asked.unlock_ms,
+        )
+        self._opened.append(ask)
+        return asked
+
+    def consume(self, signal_id: str) -> None:
+        """Take a signal out of the mailbox with the next entry that is flushed."""
+        self.signals.pop(signal_id, None)
+        self._consumed.append(signal_id)
+
+    async def flush(self, park: Park | None = None) -> None:
+        """Make everything staged true in one commit; with `park`, give the run back in it.
+
+        Raises LeaseLost, StoreDiverged or StoreUnavailable: nothing may be done on the word of
+        what was staged.
+        """
+        if park or self.run.is_over:
+            self._deps.heartbeat.let_go(self.lease)
+        if self._staged:
+            await self._commit(park)
+        elif park:
+            await self._deps.store.release(self.lease, due_ms=park.wake_ms)
+        if park:
+            asks = tuple(ask.ask_id for ask in self.run.open_asks)
+            self._deps.emit(ParkedEvent(self.run.run_id, park.status, asks, park.wake_ms))
+
+    async def _commit(self, park: Park | None) -> None:
+        commit = Commit(
+            op=self._deps.new_id(),
+            expected_seq=self._seq,
+            previous_chain=self._chain,
+            bodies=tuple(codec.encode(event.record) for event in self._staged),
+            status=self._status(park),
+            snapshot=codec.encode_snapshot(snapshot_of(self.run)),
+            due_ms=park.wake_ms if park else None,
+            release=park is not None,
+            opened=tuple(self._opened),
+            consumed=tuple(self._consumed),
+            seen_mail=self._seen_mail,
+            is_progress=any(_is_progress(event.record) for event in self._staged),
+        )
+        committed = await self._deps.store.commit(self.lease, commit)
+        self._seq, self._chain = committed.seq, committed.chain
+        self._mail = max(self._mail, committed.mail)
+        if self.has_new_mail:
+            self._announced.set()  # the commit heard of it before the next renewal would
+        self._server_ms, self._measured_s = committed.server_ms, self._deps.clock.steady_s()
+        events, self._staged = self._staged, []
+        self._opened, self._consumed = [], []
+        for event in events:
+            self._deps.emit(event)
+
+    def _status(self, park: Park | None) -> Status:
+        if self.run.state is State.DONE:
+            return "done"
+        if self.run.state is State.ERROR:
+            return "error"
+        return park.status if park else "running"
+
+    def unacknowledged(self) -> tuple[Settled, ...]:
+        """Results that were staged and never acknowledged: what an orphan report is made of."""
+        return tuple(
+            delta
+            for event in self._staged
+            for delta in event.record.deltas
+            if isinstance(delta, Settled)
+        )
+
+    def under_way(self) -> tuple[str, ...]:
+        """Calls that this worker started and that have no result."""
+        return tuple(
+            call.call.call_id
+            for call in self.run.calls
+            if call.phase == "started" and call.call.call_id not in self.inherited
+        )
+
+    # -- mail ---------------------------------------------------------------------------------
+
+    @property
+    def has_new_mail(self) -> bool:
+        return self._mail > self._seen_mail
+
+    def announce_mail(self, mail: int) -> None:
+        """The mailbox has grown; called by whoever hears of it first."""
+        self._mail = max(self._mail, mail)
+        self._announced.set()
+
+    @asynccontextmanager
+    async def reading_mail(self) -> AsyncIterator[None]:
+        """Read mail while the body runs, as soon as it is announced."""
+        reader = asyncio.create_task(self._read_announced(), name=f"mail of {self.run.run_id}")
+        try:
+            yield
+        finally:
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    async def _read_announced(self) -> None:
+        while True:
+            await self._announced.wait()
+            self._announced.clear()
+            if not self.has_new_mail:
+                continue
+            # What fails here is met again by the loop or the next commit, which know what to do.
+            with suppress(CheckpointError, CorruptRecord):
+                await self.read_mail()
+
+    async def read_mail(self) -> None:
+        """Read what waits in the mailbox, and interrupt the work under way if it says cancel."""
+        seen = self._mail
+        for signal in await self._deps.store.mailbox(self.lease.run_id):
+            seen = max(seen, signal.number)
+            if signal.signal_id in self._consumed:
+                continue
+            said = decode_signal(signal.body)
+            self.signals[signal.signal_id] = said
+            if isinstance(said, CancelRequested) and self.cancel is None:
+                self.cancel = said
+        self._seen_mail = max(self._seen_mail, seen)
+        self._mail = max(self._mail, seen)
+        if self.cancel and self._working:
+            # Once: a second cancellation would pass for one from outside.
+            if not self._interrupting:
+                self._interrupting = True
+                self._working.cancel()
+        elif self.on_mail:
+            self.on_mail()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """While the body runs, a cancel request ends it at once. Raises Interrupted then."""
+        if self.cancel:
+            raise Interrupted
+        task = self._working = asyncio.current_task()
+        assert task
+        try:
+            yield
+        except asyncio.CancelledError:
+            # Only our own cancellation becomes Interrupted; one from outside goes through.
+            if self._interrupting:
+                self._interrupting = False
+                if task.uncancel() == 0:
+                    raise Interrupted from None
+            raise
+        finally:
+            if self._interrupting:
+                task.uncancel()  # the body swallowed it; the loop meets `cancel` next
+            self._working, self._interrupting = None, False
+
+
+def _is_progress(record: Record) -> bool:
+    """Whether an entry is more than another try: a crash loop makes only tries."""
+    if record.trigger is Trigger.BEGAN:
+        return False
+    return not all(isinstance(delta, (Intended, Resumed)) for delta in record.deltas)
+
+
+def snapshot_of(run: Run) -> codec.Snapshot:
+    """What lists show of the run."""
+    ending = run.answer.text if run.answer else run.failure.message if run.failure else ""
+    return codec.Snapshot(
+        agent=run.agent,
+        title=_first_line(run.task),
+        state=run.state,
+        turns=run.turns,
+        spent_tokens=run.spent_tokens,
+        asks=tuple(ask.ask_id for ask in run.open_asks),
+        ending=_first_line(ending),
+    )
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().split("\n", 1)[0]
+    return line if len(line) <= 80 else line[:79] + "…"

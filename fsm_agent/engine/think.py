@@ -1,0 +1,184 @@
+"""THINK: ask the model once, and read what kind of step its reply is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.context.tokens import tokens_of
+from fsm_agent.errors import MissingSetting, ProviderError, UsageError
+from fsm_agent.llm.model import Piece, Reply, RequestedCall, StepRequest
+from fsm_agent.run.content import Call, Usage, canonical_json, clean_text
+from fsm_agent.run.delta import OPERATOR_KINDS, Answered, Began, Failed, ModelFailed, Replied
+from fsm_agent.run.event import LiveEvent
+from fsm_agent.run.record import Run
+from fsm_agent.run.state import Trigger
+
+from .deps import Deps
+from .outcome import Move, Outcome, Park
+from .session import Session
+
+MAX_RETRY_AFTER_S = 86_400.0  # a provider that asks for more is not waited for longer
+MAX_BILLED_TOKENS = 2**40  # of one call: more is no count
+
+
+async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
+    """One model call: its reserve is on record before it goes out, its reply is the next entry.
+
+    Raises Interrupted if a cancel request came, and ProviderError where only an operator can
+    help (a wrong key, no credit, an unknown model): the run is parked then, with nothing lost.
+    """
+    wait_ms = session.run.wake_ms - session.now_ms()
+    if wait_ms > deps.settings.park_after_s * 1000:
+        return Park("sleeping", session.run.wake_ms)
+    if wait_ms > 0:
+        await session.flush()
+        with session.interruptible():
+            await deps.clock.sleep(wait_ms / 1000)
+    reserve = reserve_of(session.run, agent)
+    # The reserve of an attempt that died counts: it may have been billed, and Began adds it.
+    spent = session.run.spent_tokens + session.run.reserved_tokens
+    if spent + reserve > session.run.limits.tokens:
+        return Move(Trigger.FAILED, (Failed("tokens", _no_tokens_left(session.run, reserve)),))
+    session.stage(Trigger.BEGAN, Began(session.run.attempts + 1, reserve))
+    await session.flush()
+    try:
+        with session.interruptible():
+            reply = await deps.model.step(_request(session, agent), _teller(session.run, deps))
+    except ProviderError as error:
+        return await _after_failure(session, deps, error)
+    except MissingSetting as error:
+        failed = ModelFailed("auth", clean_text(str(error)), is_billed=False)
+        await _park_for_operator(session, failed)
+        raise
+    return _after_reply(session, agent, reply)
+
+
+def reserve_of(run: Run, agent: Agent) -> int:
+    """Tokens that the next model call may cost at the most, roughly: window and reply."""
+    window = min(tokens_of(agent.overhead_chars + run.message_chars), agent.context_tokens)
+    return window + agent.reply_tokens
+
+
+def _no_tokens_left(run: Run, reserve: int) -> str:
+    return (
+        f"The next model call may cost {reserve} tokens, and "
+        f"{run.spent_tokens + run.reserved_tokens} of "
+        f"{run.limits.tokens} are spent. Start a run with a higher limit."
+    )
+
+
+def _request(session: Session, agent: Agent) -> StepRequest:
+    run = session.run
+    is_finalising = run.final_turns_left is not None
+    return StepRequest(
+        instructions=agent.instructions,
+        messages=session.window.view(run.messages),
+        tools=agent.offered_tools(is_finalising=is_finalising),
+        protocol=agent.offered_protocol(is_finalising=is_finalising),
+        model=agent.model,
+        max_tokens=agent.max_tokens,
+        temperature=agent.temperature,
+    )
+
+
+def _teller(run: Run, deps: Deps) -> Callable[[Piece], None]:
+    run_id, attempt = run.run_id, run.attempts
+
+    def tell(piece: Piece) -> None:
+        deps.emit(LiveEvent(run_id, piece.channel, piece.text, attempt))
+
+    return tell
+
+
+async def _after_failure(session: Session, deps: Deps, error: ProviderError) -> Outcome:
+    run, now_ms = session.run, session.now_ms()
+    is_first = run.turns == 0 and run.failures == 0
+    needs_operator = error.kind in OPERATOR_KINDS or (error.kind == "unreachable" and is_first)
+    failed = ModelFailed(
+        kind=error.kind,
+        message=clean_text(str(error)),
+        # What was refused or never arrived costs nothing; a broken stream may have been billed.
+        is_billed=error.status is None and error.kind != "unreachable",
+        retry_at_ms=0 if needs_operator else now_ms + _back_off_ms(run, deps, error),
+    )
+    if needs_operator:
+        await _park_for_operator(session, failed)
+        raise error
+    if error.is_retryable:
+        return Move(Trigger.REPLIED, (failed,))
+    return Move(Trigger.FAILED, (failed, Failed("model", failed.message)))
+
+
+async def _park_for_operator(session: Session, failed: ModelFailed) -> None:
+    session.stage(Trigger.REPLIED, failed)
+    await session.flush(Park("sleeping", None))
+
+
+def _back_off_ms(run: Run, deps: Deps, error: ProviderError) -> int:
+    if error.retry_after_s is not None:
+        return int(min(max(error.retry_after_s, 0.0), MAX_RETRY_AFTER_S) * 1000)
+    settings = deps.settings
+    wait_s = min(settings.retry_base_s * 2**run.failures, settings.retry_cap_s)
+    # Half to whole: workers that failed together do not come back together.
+    return int(wait_s * (0.5 + deps.jitter() / 2) * 1000)
+
+
+def _after_reply(session: Session, agent: Agent, reply: Reply) -> Outcome:
+    run = session.run
+    violation = reply.violation
+    if violation == "invalid_arguments":
+        violation = None  # the faulty call gets an error result, the others run
+    if reply.calls and run.final_turns_left is not None:
+        violation = violation or "label_with_tools"
+    calls = () if violation else _calls(reply.calls, run.seq + 1)
+    replied = Replied(
+        label=reply.label,
+        text=clean_text(reply.text),
+        usage=_sane(reply.usage) if reply.usage else _estimate(run, reply),
+        calls=calls,
+        finish_reason=clean_text(reply.finish_reason) if reply.finish_reason else None,
+        violation=violation,
+        detail=clean_text(reply.detail),
+        reasoning=clean_text(reply.thinking),
+    )
+    if violation:
+        return Move(Trigger.REPLIED, (replied,))
+    if calls:
+        return Move(Trigger.CALLS, (replied,))
+    if _is_terminal(agent, reply.label):
+        return Move(Trigger.ANSWERED, (replied, Answered(replied.text)))
+    return Move(Trigger.REPLIED, (replied,))
+
+
+def _is_terminal(agent: Agent, label: str | None) -> bool:
+    return agent.protocol is None or label in agent.protocol.terminal
+
+
+def _calls(requested: tuple[RequestedCall, ...], seq: int) -> tuple[Call, ...]:
+    """Our calls: their ids come from the journal position, so a provider's repeats do no harm."""
+    return tuple(_call(call, f"c{seq}-{index}") for index, call in enumerate(requested))
+
+
+def _call(requested: RequestedCall, call_id: str) -> Call:
+    name, raw = clean_text(requested.name), clean_text(requested.raw_arguments)
+    if requested.arguments is None:
+        problem = requested.problem or "the arguments are not a JSON object"
+        return Call(call_id, name, raw, clean_text(problem))
+    try:
+        return Call(call_id, name, canonical_json(requested.arguments))
+    except UsageError as error:
+        return Call(call_id, name, raw, clean_text(str(error)))
+
+
+def _sane(usage: Usage) -> Usage:
+    """What a server says it billed, as far as it is a count: a budget must not shrink by it."""
+    counts = (usage.prompt_tokens, usage.completion_tokens)
+    prompt, completion = (min(max(count, 0), MAX_BILLED_TOKENS) for count in counts)
+    return Usage(prompt, completion, usage.is_estimate)
+
+
+def _estimate(run: Run, reply: Reply) -> Usage:
+    said = len(reply.text) + len(reply.thinking)
+    said += sum(len(call.raw_arguments) for call in reply.calls)
+    return Usage(tokens_of(run.message_chars), tokens_of(said), is_estimate=True)

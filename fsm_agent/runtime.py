@@ -1,0 +1,477 @@
+"""The library's front door: start runs, work on them, decide, and look at what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace as replace_fields
+
+from checkpoints.errors import AskNotFound, RunClosed
+from checkpoints.leases import Heartbeat
+from checkpoints.model import CLOSED, AskRecord, Decision, Head, Ruling, RunId, Status
+from checkpoints.store import Store
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.clock import Clock, SystemClock
+from fsm_agent.engine import live
+from fsm_agent.engine.decisions import VERBS
+from fsm_agent.engine.deps import Deps, EngineSettings
+from fsm_agent.engine.live import LivePublisher
+from fsm_agent.engine.resume import load, unfold, work_on
+from fsm_agent.engine.session import snapshot_of
+from fsm_agent.errors import UsageError
+from fsm_agent.llm.model import Model
+from fsm_agent.run import codec, signal
+from fsm_agent.run.content import canonical_json, clean_text
+from fsm_agent.run.delta import Created, Verb
+from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
+from fsm_agent.run.limits import Limits
+from fsm_agent.run.record import Record, Run, apply
+from fsm_agent.run.signal import AnySignal, CancelRequested, Decided, Question, Said
+from fsm_agent.tools.arguments import Refused
+
+DEFAULT_STORE = "embedded:.fsm-agent"
+MAX_TASK_CHARS = 200_000
+WATCH_S = 0.15  # between two looks of a watcher at the journal
+
+log = structlog.get_logger(__name__)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a run asks a person, as it stands in the store."""
+
+    run_id: str
+    ask_id: str
+    question: Question
+    digest: str  # of tool and arguments: a decision counts for exactly these
+    opened_ms: int
+    unlock_ms: int = 0
+    ruling: Ruling | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stands: over (done, error), or given back (waiting, sleeping, ready, running)."""
+
+    run_id: str
+    status: Status
+    answer: str | None = None
+    is_completed: bool = False  # False with an answer: rescued or cut short by a limit
+    reason: str = ""  # why it failed: a word of run.delta.FailureReason
+    message: str = ""
+    turns: int = 0
+    spent_tokens: int = 0
+    asks: tuple[str, ...] = ()
+
+
+def default_store_url() -> str:
+    """FSM_AGENT_STORE, or a folder below the current one."""
+    return os.environ.get("FSM_AGENT_STORE") or DEFAULT_STORE
+
+
+class Runtime:
+    """Runs agents on a store. Open it with `Runtime.open`; one per process is enough."""
+
+    def __init__(self, deps: Deps, *, owner: str) -> None:
+        self._deps, self._owner = deps, owner
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        store: str | Store | None = None,
+        *,
+        model: Model | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        settings: EngineSettings | None = None,
+        clock: Clock | None = None,
+        owner: str | None = None,
+        is_live: bool = True,
+    ) -> AsyncIterator[Runtime]:
+        """A runtime for the length of the block.
+
+        `store` is an address (default: FSM_AGENT_STORE, or `embedded:.fsm-agent`) or an open
+        store, which is then not closed. `model` defaults to the OpenAI-compatible client of the
+        environment, made when it is first needed. `on_event` hears of each entry once it is
+        durable, and of live text; an error it raises is logged and changes nothing. `is_live`
+        also publishes live text for other processes.
+
+        Raises BadStoreUrl or StoreUnavailable, naming the address.
+        """
+        async with AsyncExitStack() as stack:
+            if store is None or isinstance(store, str):
+                from checkpoints.connect import open_store
+
+                store = await open_store(store or default_store_url())
+                stack.push_async_callback(store.aclose)
+            if model is None:
+                from fsm_agent.llm.client import OpenAIModel
+
+                model = OpenAIModel()
+                stack.push_async_callback(model.aclose)
+            publisher = LivePublisher(store) if is_live else None
+            if publisher:
+                await stack.enter_async_context(publisher.publishing())
+            heartbeat = await stack.enter_async_context(_beating(store))
+            deps = Deps(
+                store=store,
+                model=model,
+                heartbeat=heartbeat,
+                new_id=lambda: secrets.token_hex(16),
+                jitter=random.random,
+                clock=clock or SystemClock(),
+                emit=_fan_out(publisher, on_event),
+                settings=settings or EngineSettings(),
+            )
+            yield cls(deps, owner=owner or f"{socket.gethostname()}-{os.getpid()}")
+
+    @property
+    def store(self) -> Store:
+        """The store underneath."""
+        return self._deps.store
+
+    def with_model(self, model: Model) -> Runtime:
+        """The same runtime with another model, for agents that do not share one."""
+        return Runtime(replace(self._deps, model=model), owner=self._owner)
+
+    # -- working ------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        agent: Agent,
+        task: str,
+        *,
+        run_id: str | None = None,
+        limits: Limits | None = None,
+        requester: str = "",
+    ) -> str:
+        """Put a new run on record, due now, and return its id. Nobody works on it yet.
+
+        A repeat with the same id, agent and task is the same run. Raises RunExists if the id
+        began with another input, BadRunId, or UsageError for an empty or endless task.
+        """
+        task = clean_text(task)
+        if not task.strip():
+            raise UsageError("the task is empty. Say what the agent should do.")
+        if len(task) > MAX_TASK_CHARS:
+            raise UsageError(
+                f"the task has {len(task)} characters, the limit is {MAX_TASK_CHARS}. "
+                "Put long material into a file that a tool reads."
+            )
+        run_id = new_run_id() if run_id is None else run_id
+        created = Created(
+            agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()
+        )
+        # The store's clock, as for every later entry: budgets measure from here.
+        record = Record(None, await self._deps.store.now_ms(), (created,))
+        run = apply(Run(run_id=run_id), record)
+        await self._deps.store.create(
+            RunId(run_id),
+            op=_digest(created),
+            body=codec.encode(record),
+            snapshot=codec.encode_snapshot(snapshot_of(run)),
+        )
+        return run_id
+
+    async def work(self, run_id: str, agent: Agent) -> Result:
+        """Claim the run and drive it until it is over or waits.
+
+        Raises RunBusy if another worker has it, RunClosed if it is over, LeaseLost if it was
+        taken over meanwhile, and UsageError or ProviderError where a person must act first: the
+        run was given back as it was.
+        """
+        run, park = await work_on(RunId(run_id), agent, self._deps, owner=self._owner)
+        return _result(run, park.status if park else "done" if run.answer else "error")
+
+    async def run(self, agent: Agent, task: str, **options: Any) -> Result:
+        """Start a run and work on it: `start` and `work` in one."""
+        return await self.work(await self.start(agent, task, **options), agent)
+
+    async def result(self, run_id: str) -> Result:
+        """How the run stands now. Raises RunNotFound or CorruptEntry."""
+        head = await self._deps.store.head(RunId(run_id))
+        run, _ = await load(RunId(run_id), self._deps)
+        return _result(run, head.status)
+
+    # -- deciding -----------------------------------------------------------------------------
+
+    async def requests(
+        self, run_id: str | None = None, *, is_open: bool = True
+    ) -> Sequence[Request]:
+        """What waits for a person, oldest first: of one run, or of all."""
+        asked = RunId(run_id) if run_id is not None else None
+        records = await self._deps.store.asks(asked, is_open=is_open)
+        return [_request(record) for record in records]
+
+    async def decide(
+        self,
+        run_id: str,
+        ask_id: str,
+        verb: Verb,
+        *,
+        by: str,
+        reason: str = "",
+        arguments: str | None = None,
+        answer: str | None = None,
+        digest: str | None = None,
+        decision_id: str | None = None,
+        agent: Agent | None = None,
+    ) -> Ruling:
+        """Record a person's decision; the first one counts. Any worker takes it up.
+
+        `digest` is that of what the person was shown (default: of what is asked now). `arguments`
+        is the JSON of `edit`, checked against the tool where `agent` is given; `answer` is the
+        text of `answer` and `happened`. A repeat with the same `decision_id` is the same decision.
+
+        Raises DecisionRefused (already decided, stale, expired, locked, unknown request),
+        RunNotFound, RunClosed, or UsageError for a verb that does not fit the request.
+        """
+        request = await self._one_request(run_id, ask_id)
+        _check_verb(request, verb)
+        if verb == "edit":
+            arguments = _checked_arguments(request, arguments, agent)
+        if verb in ("answer",) and answer is None:
+            raise UsageError(f"{verb} needs a text. Give what the model should be told.")
+        decided = Decided(
+            ask_id=ask_id,
+            verb=verb,
+            by=clean_text(by),
+            reason=clean_text(reason),
+            arguments=arguments,
+            answer=clean_text(answer) if answer is not None else None,
+        )
+        decision = Decision(
+            decision_id=decision_id or self._deps.new_id(),
+            verb=verb,
+            by=decided.by,
+            digest=digest or request.digest,
+            body=signal.encode(decided),
+            needs_unlock=verb == "rerun",
+        )
+        return await self._deps.store.decide(RunId(run_id), ask_id, decision)
+
+    async def cancel(self, run_id: str, *, by: str, reason: str = "") -> bool:
+        """Ask the run to end at its next commit point. False: that was asked already."""
+        body = signal.encode(CancelRequested(clean_text(by), clean_text(reason)))
+        return await self._deps.store.signal(RunId(run_id), signal_id="cancel", body=body)
+
+    async def say(self, run_id: str, text: str, *, by: str = "") -> bool:
+        """Give the run a further message of the user, for its next turn. Raises UsageError for an
+        empty or endless one."""
+        text = clean_text(text)
+        if not text.strip() or len(text) > MAX_TASK_CHARS:
+            raise UsageError(
+                f"a message has 1 to {MAX_TASK_CHARS} characters that are not blank, "
+                f"this one has {len(text)}."
+            )
+        said: AnySignal = Said(text, clean_text(by))
+        signal_id = f"said:{self._deps.new_id()}"
+        body = signal.encode(said)
+        return await self._deps.store.signal(RunId(run_id), signal_id=signal_id, body=body)
+
+    async def _one_request(self, run_id: str, ask_id: str) -> Request:
+        everything = await self.requests(run_id, is_open=False)
+        for request in everything:
+            if request.ask_id == ask_id:
+                return request
+        head = await self._deps.store.head(RunId(run_id))  # an unknown run is the better answer
+        if head.status in CLOSED:
+            raise RunClosed(run_id, head.status)
+        still_open = [r.ask_id for r in everything if r.ruling is None]
+        raise AskNotFound(run_id, ask_id, still_open)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def runs(self, *, status: Status | None = None, limit: int = 50) -> Sequence[Head]:
+        """Heads of runs, newest first."""
+        return await self._deps.store.runs(status=status, limit=limit)
+
+    async def history(self, run_id: str, *, after: int = 0) -> Sequence[EntryEvent]:
+        """The run's entries above `after` with the state after each: read-only, always.
+
+        Raises RunNotFound, or CorruptEntry naming the entry.
+        """
+        events = []
+        entries = await self._deps.store.journal(RunId(run_id))
+        for run, record in unfold(Run(run_id=run_id), entries):
+            if run.seq > after:
+                events.append(EntryEvent(run_id, run.seq, run.state, record))
+        return events
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """Entries above `after` as they become durable, and live text, until the run is over.
+
+        Works from any process. Live text that was missed is not repeated: the entry has all of it.
+        """
+        heard: asyncio.Queue[LiveEvent] = asyncio.Queue()
+        listener = asyncio.create_task(self._listen(run_id, heard), name=f"live {run_id}")
+        try:
+            async for event in self._watch(run_id, after, heard):
+                yield event
+        finally:
+            listener.cancel()
+            await asyncio.wait([listener])
+
+    async def _watch(
+        self, run_id: str, after: int, heard: asyncio.Queue[LiveEvent]
+    ) -> AsyncIterator[Event]:
+        run, parked = Run(run_id=run_id), 0
+        texts: list[LiveEvent] = []
+        while not run.is_over:
+            entries = await self._deps.store.journal(RunId(run_id), after=run.seq)
+            if entries and run.has_attempt:
+                # Live text is collected before it is sent, so its end comes after its entry.
+                await self._deps.clock.sleep(2 * live.COALESCE_S)
+            while not heard.empty():
+                texts.append(heard.get_nowait())
+            for entry in entries:
+                for text in _take_current(texts, run):
+                    yield text
+                record = codec.decode(entry.body)
+                run = apply(run, record)
+                if entry.seq > after:
+                    yield EntryEvent(run_id, entry.seq, run.state, record)
+            for text in _take_current(texts, run):
+                yield text
+            head = await self._deps.store.head(RunId(run_id))
+            if head.status in ("waiting", "sleeping") and head.seq == run.seq != parked:
+                parked = run.seq  # not the status: between two looks it may have moved and parked
+                ids = tuple(ask.ask_id for ask in run.open_asks)
+                yield ParkedEvent(run_id, head.status, ids, head.due_ms)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_S):
+                    texts.append(await heard.get())
+
+    async def _listen(self, run_id: str, heard: asyncio.Queue[LiveEvent]) -> None:
+        async for _, payload in self._deps.store.live(RunId(run_id)):
+            if event := live.decode(payload):
+                heard.put_nowait(event)
+
+
+def _take_current(texts: list[LiveEvent], run: Run) -> list[LiveEvent]:
+    """Take out the live events that belong where `run` stands; those of the past are dropped."""
+    current = [
+        text
+        for text in texts
+        if text.attempt == run.attempts and (run.has_attempt or text.channel == "progress")
+    ]
+    texts[:] = [text for text in texts if text.attempt > run.attempts]
+    return current
+
+
+def run_sync(agent: Agent, task: str, *, store: str | None = None, **options: Any) -> Result:
+    """`Runtime.run` for code without an event loop."""
+
+    async def main() -> Result:
+        async with Runtime.open(store, **options) as runtime:
+            return await runtime.run(agent, task)
+
+    return asyncio.run(main())
+
+
+def new_run_id() -> str:
+    """A run id: 'r-' and 16 letters and digits that are hard to confuse (80 random bits)."""
+    alphabet = "23456789abcdefghjkmnpqrstuvwxyz"
+    return "r-" + "".join(secrets.choice(alphabet) for _ in range(16))
+
+
+def _fan_out(
+    publisher: LivePublisher | None, on_event: Callable[[Event], None] | None
+) -> Callable[[Event], None]:
+    def emit(event: Event) -> None:
+        if publisher and isinstance(event, LiveEvent):
+            publisher.add(event)
+        if on_event:
+            try:
+                on_event(event)
+            except Exception as error:
+                # What it was told has happened. A watcher that fails must not make a tool's call
+                # or a committed entry look as if they had.
+                log.error("runtime.listener_failed", run_id=event.run_id, why=repr(error))
+
+    return emit
+
+
+@asynccontextmanager
+async def _beating(store: Store) -> AsyncIterator[Heartbeat]:
+    """A heartbeat for the length of the block. An error of the block comes out as itself, while
+    the heartbeat's task group would wrap it."""
+    raised: Exception | None = None
+    async with Heartbeat(store) as heartbeat:
+        try:
+            yield heartbeat
+        except Exception as error:
+            raised = error
+    if raised:
+        raise raised
+
+
+def _digest(created: Created) -> str:
+    """Equal for the same input, whatever version of the agent's code starts it."""
+    given = replace_fields(created, fingerprint="")
+    return hashlib.sha256(msgspec.msgpack.encode(given)).hexdigest()[:32]
+
+
+def _result(run: Run, status: Status) -> Result:
+    answer, failure = run.answer, run.failure
+    return Result(
+        run_id=run.run_id,
+        status=status,
+        answer=answer.text if answer else None,
+        is_completed=bool(answer and answer.is_completed),
+        reason=failure.reason if failure else "",
+        message=failure.message if failure else "",
+        turns=run.turns,
+        spent_tokens=run.spent_tokens,
+        asks=() if run.is_over else tuple(ask.ask_id for ask in run.open_asks),
+    )
+
+
+def _request(record: AskRecord) -> Request:
+    return Request(
+        run_id=record.run_id,
+        ask_id=record.ask.ask_id,
+        question=signal.decode_question(record.ask.body),
+        digest=record.ask.digest,
+        opened_ms=record.opened_ms,
+        unlock_ms=record.ask.unlock_ms,
+        ruling=record.ruling,
+    )
+
+
+def _check_verb(request: Request, verb: Verb) -> None:
+    # Time expires a request, no person does.
+    verbs = tuple(v for v in VERBS[request.question.kind] if v != "expire")
+    if verb not in verbs:
+        offered = ", ".join(verbs)
+        raise UsageError(
+            f"{verb!r} does not fit request {request.ask_id!r}, which is a "
+            f"{request.question.kind.replace('_', ' ')} request. Use one of: {offered}."
+        )
+
+
+def _checked_arguments(request: Request, arguments: str | None, agent: Agent | None) -> str:
+    """The canonical JSON of edited arguments. Raises UsageError if they are no arguments."""
+    if arguments is None:
+        raise UsageError("edit needs arguments: a JSON object.")
+    if agent is not None and request.question.tool in agent.registry.names:
+        bound = agent.registry.get(request.question.tool).bind(arguments)
+        if isinstance(bound, Refused):
+            raise UsageError(f"{request.question.tool}: {bound.problem}")
+        return bound.arguments
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"the arguments are not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError('the arguments must be a JSON object, such as {"amount": 10}.')
+    return canonical_json(value)

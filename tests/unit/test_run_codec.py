@@ -1,0 +1,253 @@
+"""What the codec takes and gives back: every kind of fact, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from contextlib import suppress
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsm_agent.errors import CorruptRecord, UsageError
+from fsm_agent.run import codec, signal
+from fsm_agent.run.content import Call, Usage, canonical_json, clean_text
+from fsm_agent.run.delta import (
+    Answered,
+    AnyDelta,
+    Asked,
+    Began,
+    Created,
+    Failed,
+    Finalising,
+    Hinted,
+    Intended,
+    ModelFailed,
+    Observed,
+    Replied,
+    Resumed,
+    Ruled,
+    Settled,
+)
+from fsm_agent.run.limits import Limits
+from fsm_agent.run.record import Record
+from fsm_agent.run.state import State, Trigger
+
+EXTREME = "NUL \0, emoji 👩‍🚀, bidi \u202e, astral 𝔄, combining é, \ufeff\u200b"
+texts = st.text() | st.just(EXTREME) | st.text(alphabet="\0👩🚀\u202e\ud7ff\ue000\uffff\U0010ffff")
+ints = st.integers(-(2**63), 2**64 - 1)
+counts = st.integers(0, 2**63)
+maybe = st.none() | texts
+limits = st.builds(Limits, counts, counts, counts, st.floats(0, 1e12), counts, counts, counts,
+                   counts, counts, st.sampled_from(["finalise", "error"]))  # fmt: skip
+calls = st.builds(Call, texts, texts, texts, maybe)
+usages = st.builds(Usage, ints, ints, st.booleans())
+asks = st.sampled_from(["approval", "question", "in_doubt"])
+verbs = st.sampled_from(
+    ["approve", "reject", "edit", "answer", "happened", "rerun", "fail", "expire"]
+)
+effects = st.sampled_from(["read", "idempotent", "keyed", "probed", "unsafe"])
+reasons = st.sampled_from(["model", "turns", "poison", "cancelled", "tool_missing", "host"])
+statuses = st.sampled_from(["success", "error", "timeout", "partial", "denied", "in_doubt"])
+
+KINDS: dict[type, st.SearchStrategy[Any]] = {
+    Created: st.builds(Created, texts, texts, limits, texts, texts),
+    Resumed: st.builds(Resumed, texts, ints, st.booleans(), ints),
+    Observed: st.builds(Observed, texts, texts),
+    Began: st.builds(Began, ints, ints),
+    Replied: st.builds(Replied, maybe, texts, usages, st.lists(calls, max_size=3).map(tuple),
+                       maybe, maybe, texts, texts),
+    ModelFailed: st.builds(ModelFailed, texts, texts, st.booleans(), ints),
+    Asked: st.builds(Asked, texts, texts, asks, texts, texts, ints, ints),
+    Ruled: st.builds(Ruled, texts, texts, verbs, texts, ints, texts, texts, maybe, maybe),
+    Intended: st.builds(Intended, texts, effects, texts, ints, ints, ints),
+    Settled: st.builds(Settled, texts, statuses, texts, ints, texts),
+    Hinted: st.builds(Hinted, st.sampled_from(["repair", "warning", "final", "failure"]), texts),
+    Finalising: st.builds(Finalising, reasons, ints),
+    Answered: st.builds(Answered, texts, st.booleans()),
+    Failed: st.builds(Failed, reasons, texts, texts),
+}  # fmt: skip
+records = st.builds(
+    Record,
+    st.none() | st.sampled_from(Trigger),
+    ints,
+    st.lists(st.one_of(*KINDS.values()), max_size=4).map(tuple),
+)
+
+
+def test_every_kind_of_delta_has_a_strategy_here() -> None:
+    assert set(KINDS) == set(get_args(AnyDelta))
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was_stored(record: Record) -> None:
+    assert codec.decode(codec.encode(record)) == record
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()) | st.sampled_from("\ud800\udfff")))
+def test_cleaned_text_always_has_bytes_and_clean_text_stays_as_it_is(text: str) -> None:
+    cleaned = clean_text(text)
+
+    assert cleaned.encode().decode() == cleaned
+    assert clean_text(cleaned) == cleaned
+    if not any("\ud800" <= char <= "\udfff" for char in text):
+        assert cleaned == text
+
+
+def test_half_a_pair_becomes_a_replacement_character_and_a_whole_one_stays() -> None:
+    assert clean_text("a\ud83db") == "a\ufffdb"
+    assert clean_text("\ud83d\ude80") == "🚀"
+
+
+def test_an_integer_beyond_64_bits_is_refused_and_never_stored_as_another() -> None:
+    with pytest.raises(OverflowError):
+        codec.encode(Record(None, 2**64, ()))
+
+
+def _message(body: bytes) -> str:
+    with pytest.raises(CorruptRecord) as refused:
+        codec.decode(body)
+    return str(refused.value)
+
+
+GOOD = codec.encode(
+    Record(
+        Trigger.CALLS,
+        1234567890123,
+        (
+            Resumed("worker", 3, True, 17),
+            Replied("TOOL", EXTREME, Usage(10, 20), (Call("c4-0", "send", '{"a":1}'),), "stop"),
+            Intended("c4-0", "keyed", "k" * 64, 1, 5, 9),
+        ),
+    )
+)
+
+
+def test_a_newer_schema_is_refused_in_words() -> None:
+    assert _message(bytes((codec.SCHEMA + 1,)) + GOOD[1:]) == (
+        "schema 2 is newer than this version knows (1): upgrade"
+    )
+    with pytest.raises(CorruptRecord):
+        codec.decode_snapshot(bytes((codec.SCHEMA + 1,)))
+
+
+def test_an_older_schema_without_an_upgrade_is_refused_in_words() -> None:
+    assert "no upgrade from schema 0" in _message(b"\0" + GOOD[1:])
+
+
+def test_an_older_schema_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "SCHEMA", 3)
+    steps = {1: lambda plain: [*plain, 1], 2: lambda plain: plain[:3]}
+    monkeypatch.setattr(codec, "UPGRADES", steps)
+
+    upgraded = codec.decode(GOOD)
+
+    assert upgraded.at_ms == 1234567890123
+    assert [type(delta) for delta in upgraded.deltas] == [Resumed, Replied, Intended]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"\x01",
+        b"\x01\xc1",
+        b"\x01\xd4\x05\x00",  # ext type 5
+        b"\x01\x93\xc0\x01\x91\xc7\x01\x05\x00",  # an ext among the deltas
+        b"\x01\x93\xc0\xd6\xff\x00\x00\x00\x00\x90",  # a timestamp in place of at_ms
+        b"\x01\x93\xc0\x01\xdd\xff\xff\xff\xff",  # four thousand million deltas
+        b"\x01\x93\xc0\x01\x91\x92\xa6hinted\xdb\xff\xff\xff\xff",
+        b"\x00\xdf\xff\xff\xff\xff",
+        b"\x00" + b"\x91" * 100_000,  # nested deeply
+        b"\x01" + b"\x91" * 100_000,
+        b"\x01\x93\xc0\x01\x91\x92\xa7unknown\xa1x",
+        b"\x01\x93\xa5bogus\x01\x90",
+        b"\x01\x93\xc0\x01\x91\x93\xa6hinted\xa6repair\xa2\xff\xfe",  # no UTF-8
+        GOOD + b"\x00",
+        GOOD[:-1],
+    ],
+)
+def test_bytes_that_are_no_record_are_refused(packed: bytes) -> None:
+    assert _message(packed)
+
+
+def test_ten_thousand_mutations_give_a_record_or_corrupt_record_and_nothing_else() -> None:
+    rng = random.Random(79)
+    slowest = 0.0
+    for _ in range(10_000):
+        body = bytearray(GOOD)
+        for _ in range(rng.randint(1, 4)):
+            match rng.randrange(4):
+                case 0:
+                    body[rng.randrange(len(body))] = rng.randrange(256)
+                case 1:
+                    del body[rng.randrange(len(body)) :]
+                    body += rng.randbytes(rng.randrange(8)) or b"\x01"
+                case 2:
+                    at = rng.randrange(len(body))
+                    body[at:at] = rng.choice([b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"])
+                    body[at + 1 : at + 1] = struct.pack(">I", rng.choice([2**32 - 1, 2**31, 7]))
+                case _:
+                    at = rng.randrange(len(body))
+                    body[at:at] = b"\x91" * rng.randrange(2000)
+        began = time.perf_counter()
+        with suppress(CorruptRecord):
+            codec.decode(bytes(body))
+        slowest = max(slowest, time.perf_counter() - began)
+
+    assert slowest < 0.05
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_no_snapshot_signal_or_question(body: bytes) -> None:
+    for decode in (codec.decode_snapshot, signal.decode_signal, signal.decode_question):
+        try:
+            value = decode(body)
+        except CorruptRecord:
+            continue
+        assert isinstance(value, msgspec.Struct)
+
+
+def test_a_snapshot_comes_back() -> None:
+    snapshot = codec.Snapshot("a", EXTREME, State.ACT, 3, 4, ("a4-0",), "")
+
+    assert codec.decode_snapshot(codec.encode_snapshot(snapshot)) == snapshot
+
+
+@given(st.one_of(
+    st.builds(signal.Decided, texts, verbs, texts, texts, maybe, maybe),
+    st.builds(signal.CancelRequested, texts, texts),
+    st.builds(signal.Said, texts, texts),
+))  # fmt: skip
+def test_a_signal_comes_back(said: Any) -> None:
+    assert signal.decode_signal(signal.encode(said)) == said
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | texts
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_canonical_json_is_one_text_for_equal_values(value: Any) -> None:
+    text = canonical_json(value)
+
+    assert canonical_json(msgspec.json.decode(text)) == text
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_json_are_refused_at_any_depth(number: float) -> None:
+    with pytest.raises(UsageError, match="not a JSON number"):
+        canonical_json({"a": [1, ({"b": number},)]})
+
+
+def test_a_lone_surrogate_in_arguments_is_refused_and_not_changed_silently() -> None:
+    with pytest.raises(UsageError, match="not JSON"):
+        canonical_json({"a": "\ud800"})
