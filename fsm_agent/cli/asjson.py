@@ -1,0 +1,92 @@
+"""Events, requests and runs as JSON objects, one a line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, assert_never
+
+import msgspec
+
+from checkpoints.model import Head
+from fsm_agent.errors import CorruptRecord
+from fsm_agent.run import codec
+from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
+from fsm_agent.runtime import Request, Result
+
+JsonObject = dict[str, Any]
+
+# JSON lets these through, and terminals obey them: they go out as escapes, which mean the same.
+_ESCAPED = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F),
+                 *range(0x2066, 0x206A))
+}  # fmt: skip
+
+
+def line(value: JsonObject) -> str:
+    """One object on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_ESCAPED)
+
+
+def event(event: Event) -> JsonObject:
+    """An event of a run. Facts carry the tag that they have on disk as `kind`."""
+    match event:
+        case EntryEvent(run_id, seq, state, record):
+            return {
+                "event": "entry",
+                "run_id": run_id,
+                "seq": seq,
+                "state": state.value,
+                "trigger": record.trigger.value if record.trigger else None,
+                "at_ms": record.at_ms,
+                "facts": [_plain(delta) for delta in record.deltas],
+            }
+        case LiveEvent():
+            return {"event": "live"} | _plain(event)
+        case ParkedEvent():
+            return {"event": "parked"} | _plain(event)
+        case _:
+            assert_never(event)
+
+
+def request(request: Request) -> JsonObject:
+    """Something that waits for a person. Its arguments are the canonical text that is hashed."""
+    return {"event": "request"} | _plain(request)
+
+
+def result(result: Result) -> JsonObject:
+    """How a run stands."""
+    return {"event": "result"} | _plain(result)
+
+
+def head(head: Head) -> JsonObject:
+    """A run as lists show it."""
+    shown = {
+        "event": "run",
+        "run_id": head.run_id,
+        "status": head.status,
+        "seq": head.seq,
+        "due_ms": head.due_ms,
+        "owner": head.owner if head.lease_until_ms else None,
+        "created_ms": head.created_ms,
+        "updated_ms": head.updated_ms,
+    }
+    try:
+        return shown | _plain(codec.decode_snapshot(head.snapshot))
+    except CorruptRecord as error:
+        return shown | {"problem": str(error)}
+
+
+def _plain(struct: msgspec.Struct) -> JsonObject:
+    """A struct with its field names, and its tag as `kind`: on disk it is an array."""
+    tag = struct.__struct_config__.tag
+    named = {name: _value(getattr(struct, name)) for name in struct.__struct_fields__}
+    return {"kind": tag} | named if tag else named
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return _plain(value)
+    if isinstance(value, (tuple, list)):
+        return [_value(item) for item in value]
+    return value

@@ -1,0 +1,176 @@
+"""What `doctor` looks at, and what it means for the promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any, Literal, NamedTuple
+
+from checkpoints.address import Address
+
+Level = Literal["green", "yellow", "red"]
+Facts = Mapping[str, Any]
+
+PACKAGES = ("transitions", "openai", "redis", "msgspec", "click", "rich")
+OLDEST = (6, 2)
+# From here on the known holes in the Lua engine are closed (CVE-2025-49844 and its siblings).
+MENDED = {
+    "redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. `words` say how it is and, where not green, what to do."""
+
+    name: str
+    level: Level
+    words: str
+
+
+def machine() -> list[Check]:
+    """Python and packages."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    checks = [Check("python", "green", version)]
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        names = " ".join(missing)
+        return [*checks, Check("packages", "red", f"not installed: {names}. Use pip install.")]
+    return [*checks, Check("packages", "green", ", ".join(found))]
+
+
+def model() -> Check:
+    """Whether a model can be asked. Looking and deciding need none."""
+    from fsm_agent.cli.opening import NO_STEP
+    from fsm_agent.errors import MissingSetting
+    from fsm_agent.llm.client import OpenAIModel
+
+    try:
+        endpoint = OpenAIModel().endpoint(NO_STEP)
+    except MissingSetting as error:
+        return Check("model", "yellow", f"{error} Until then only the demo can run.")
+    has_key = "a key is set" if os.environ.get("OPENAI_API_KEY") else "no key, as for loopback"
+    return Check("model", "green", f"{endpoint.model} at {endpoint.base_url}, {has_key}")
+
+
+def store(facts: Facts, address: Address, took_ms: int) -> list[Check]:
+    """Everything about a store that was reached."""
+    partitions = facts.get("partitions", 1)
+    words = f"{address} answers in {took_ms} ms, {partitions} partition(s)"
+    return [
+        Check("store", "green", words),
+        _version(facts, is_embedded=address.folder is not None),
+        _persistence(facts),
+        _eviction(facts),
+        _replication(facts, is_embedded=address.folder is not None),
+        _exposure(facts, address),
+        _promise(facts),
+    ]
+
+
+def _version(facts: Facts, *, is_embedded: bool) -> Check:
+    name, version = str(facts.get("server", "server")), str(facts.get("version", ""))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    if not numbers:
+        return Check("version", "yellow", "the server does not say its version.")
+    if numbers[:2] < OLDEST:
+        return Check("version", "red", f"{name} {version} is too old. Use Redis 6.2 or Valkey.")
+    mended = MENDED.get(name, {})
+    newest = max(mended, default=(0, 0))
+    line, patch = (numbers[0], numbers[1] if len(numbers) > 1 else 0), numbers[2:]
+    is_mended = line > newest or patch >= (mended.get(line, 10_000),)
+    if is_mended or is_embedded:
+        return Check("version", "green", f"{name} {version}")
+    words = f"{name} {version} may have known holes in its Lua engine. Update it, unless your"
+    return Check("version", "yellow", f"{words} distribution has mended it.")
+
+
+def _is_appending(facts: Facts) -> bool | None:
+    if "appendonly" in facts:
+        return bool(facts["appendonly"] == "yes")
+    return str(facts["aof_enabled"]) == "1" if "aof_enabled" in facts else None
+
+
+def _persistence(facts: Facts) -> Check:
+    if str(facts.get("aof_last_write_status", "ok")) != "ok":
+        return Check("persistence", "red", "the last write to disk failed. Is the disk full?")
+    match _is_appending(facts), facts.get("appendfsync"):
+        case True, "always":
+            return Check("persistence", "green", "append-only file, on disk before each answer")
+        case True, fsync:
+            loss = "a loss of power may take the last second or two"
+            if fsync == "no":
+                loss = "a loss of power may take half a minute (appendfsync no)"
+            level: Level = "yellow" if fsync == "no" else "green"
+            return Check("persistence", level, f"append-only file: kill -9 loses nothing; {loss}")
+        case False, _:
+            words = "no append-only file: if the server dies, acknowledged steps are lost."
+            return Check("persistence", "red", f"{words} Set appendonly yes.")
+        case _:
+            return Check("persistence", "yellow", "the server does not say. Ask who runs it.")
+
+
+def _eviction(facts: Facts) -> Check:
+    policy = str(facts.get("maxmemory-policy") or facts.get("maxmemory_policy") or "")
+    if policy == "noeviction":
+        return Check("eviction", "green", "noeviction: nothing is thrown away")
+    if not policy:
+        return Check("eviction", "yellow", "the server does not say. It must be noeviction.")
+    mend = "Set maxmemory-policy noeviction."
+    if policy.startswith("volatile") or str(facts.get("maxmemory", "")) == "0":
+        return Check("eviction", "yellow", f"{policy}: no run is evicted as things are. {mend}")
+    return Check("eviction", "red", f"{policy}: a full server throws runs away. {mend}")
+
+
+def _replication(facts: Facts, *, is_embedded: bool) -> Check:
+    if is_embedded:
+        return Check("copies", "green", "one, in this folder: its disk is what a run survives on")
+    if str(facts.get("role", "master")) != "master":
+        return Check("copies", "red", "this is a replica. Name the primary in --store.")
+    count = int(facts.get("connected_slaves", 0) or 0)
+    if not count:
+        return Check("copies", "yellow", "no replica: a lost machine loses its runs. Add one.")
+    waits = int(facts.get("min-replicas-to-write", 0) or 0)
+    words = f"{count} replica(s), asynchronous: a failover may lose the last acknowledged steps"
+    if not waits:
+        return Check("copies", "yellow", f"{words}. Set min-replicas-to-write 1 to bound that.")
+    return Check("copies", "green", f"{words}, bounded by min-replicas-to-write {waits}")
+
+
+def _exposure(facts: Facts, address: Address) -> Check:
+    if address.folder is not None or address.path:
+        return Check("access", "green", "a Unix socket: only this machine's permitted users")
+    is_local = address.host in ("localhost", "127.0.0.1", "::1")
+    is_open = not address.password
+    bound = str(facts.get("bind", ""))
+    is_world = str(facts.get("protected-mode", "yes")) == "no" and (
+        not bound or any(each.strip("-") in ("*", "0.0.0.0", "::*", "::") for each in bound.split())
+    )
+    if is_open and (is_world or not is_local):
+        words = "no password, and reachable from elsewhere. Set one, and put it into --store."
+        return Check("access", "red", words)
+    if not is_local and not address.is_tls:
+        return Check("access", "yellow", "no TLS: the network can read the runs. Use rediss://.")
+    words = "TLS and a password" if address.is_tls else "this machine only"
+    return Check("access", "green", words)
+
+
+def _promise(facts: Facts) -> Check:
+    """What can be relied on here: promise 1 depends on the store, the others do not."""
+    held = (
+        "unsafe tools start at most once, keyed ones take effect once if the other side honours"
+        " the key, the first decision counts"
+    )
+    if _is_appending(facts):
+        kept = "an acknowledged step survives the death of all workers and of the server"
+        return Check("promise", "green", f"{kept}; {held}")
+    kept = "an acknowledged step survives the death of all workers, but not of the server"
+    return Check("promise", "yellow", f"{kept}; then {held} no longer holds")

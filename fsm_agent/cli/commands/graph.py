@@ -1,0 +1,93 @@
+"""`graph`: the state machine, and a run's way through it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+from fsm_agent.cli import failures, process
+from fsm_agent.cli.failures import FAILED, USAGE, CliError
+from fsm_agent.cli.opening import looking
+from fsm_agent.cli.process import put, say
+from fsm_agent.cli.settings import common
+from fsm_agent.run.event import EntryEvent
+from fsm_agent.run.state import State
+
+DRAWING_S = 30.0
+
+
+@click.command("graph")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["mermaid", "dot", "svg", "png"]),
+    help="svg and png need Graphviz.  [default: by the name of FILE, else mermaid]",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@common
+def graph_command(run_id: str | None, form: str | None, output: Path | None) -> int:
+    """Draw the state machine; with RUN, its way is lit and its present state filled."""
+    form = form or (_form_of(output) if output else "mermaid")
+    events = process.run(lambda: _history(run_id)) if run_id else ()
+    _emit(_drawn(events, form), output)
+    return failures.DONE
+
+
+def _form_of(output: Path) -> str:
+    return {".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png"}.get(
+        output.suffix.lower(), "mermaid"
+    )
+
+
+async def _history(run_id: str) -> Sequence[EntryEvent]:
+    async with looking() as runtime:
+        return await runtime.history(run_id)
+
+
+def _drawn(events: Sequence[EntryEvent], form: str) -> bytes:
+    from fsm_agent.run import graph
+
+    states = [event.state for event in events]
+    path: list[tuple[State, State]] = list(pairwise(states))
+    present = states[-1] if states else None
+    if form == "mermaid":
+        return graph.mermaid(path, present).encode()
+    dot = graph.dot(path, present).encode()
+    return dot if form == "dot" else _rendered(dot, form)
+
+
+def _rendered(dot: bytes, form: str) -> bytes:
+    program = shutil.which("dot")
+    if program is None:
+        raise CliError(
+            f"{form} needs Graphviz, which is not installed. Install it with 'apt-get install"
+            " graphviz' or 'brew install graphviz', or use --format mermaid."
+        )
+    try:
+        done = subprocess.run(
+            [program, f"-T{form}"], input=dot, capture_output=True, timeout=DRAWING_S, check=True
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        raise CliError(f"Graphviz could not draw it: {error}.", FAILED) from error
+    return done.stdout
+
+
+def _emit(drawing: bytes, output: Path | None) -> None:
+    if output is not None:
+        output.write_bytes(drawing)
+        say(f"written to {output}")
+        return
+    if drawing.startswith(b"\x89PNG"):
+        if sys.stdout.isatty():
+            raise CliError("a PNG is no text for a terminal. Write it to a file: -o run.png", USAGE)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(drawing)
+        return
+    put(drawing.decode().rstrip("\n"))

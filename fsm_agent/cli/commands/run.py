@@ -1,0 +1,125 @@
+"""`run` and `resume`: work on a run until it is over or waits for a person."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from checkpoints.model import RunId
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.cli import asjson, failures, process, remembered
+from fsm_agent.cli.ending import end
+from fsm_agent.cli.opening import check_model, looking
+from fsm_agent.cli.person import operator
+from fsm_agent.cli.process import put, say
+from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.shift import Shift
+from fsm_agent.run import codec
+from fsm_agent.run.limits import Limits
+from fsm_agent.runtime import Result, Runtime
+
+_lease_option = click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(min=0.5),
+    metavar="SECONDS",
+    help="If this process dies, others take the run over after so long.  [default: 15]",
+)
+
+
+@click.command("run")
+@click.option("--agent", "path", required=True, metavar="PATH:NAME", help="The agent to run.")
+@click.argument("task")
+@click.option("--run-id", metavar="ID", help="The run's id; a repeat with it is the same run.")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Model replies.  [default: 40]")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens, prompts included.")
+@click.option("--max-seconds", type=click.FloatRange(min=0.1), help="Time somebody works on it.")
+@click.option("--detach", is_flag=True, help="Only put it on record: a worker does the rest.")
+@_lease_option
+@common
+def run_command(
+    path: str,
+    task: str,
+    run_id: str | None,
+    max_turns: int | None,
+    max_tokens: int | None,
+    max_seconds: float | None,
+    detach: bool,
+    lease_s: float | None,
+) -> int:
+    """Start a run of an agent and work on it.
+
+    TASK is what the agent should do; '-' reads it from stdin. The agent's file is imported, so it
+    must be code that you trust. The answer goes to stdout, what happens on the way to stderr.
+
+    \b
+    fsm-agent run --agent examples/repo_report.py:agent "What is this project?"
+    """
+    text = sys.stdin.read() if task == "-" else task
+    agent = remembered.load(path)
+    limits = _limits(agent.limits, max_turns, max_tokens, max_seconds)
+    if detach:
+        return process.run(lambda: _detach(agent, path, text, run_id, limits))
+    check_model(agent)
+    return Shift(agent, run_id or "", path, lease_s).work(
+        lambda runtime: runtime.start(
+            agent, text, run_id=run_id, limits=limits, requester=operator()
+        )
+    )
+
+
+@click.command("resume")
+@click.argument("run_id", metavar="RUN")
+@click.option("--agent", "path", metavar="PATH:NAME", help="Its agent.  [default: as remembered]")
+@click.option("--wait", is_flag=True, help="Wait while another worker holds it.")
+@_lease_option
+@common
+def resume_command(run_id: str, path: str | None, wait: bool, lease_s: float | None) -> int:
+    """Go on with a run, whoever worked on it before.
+
+    What is on record is not done again. A run that another worker holds is left to it; once that
+    worker dies, its lease runs out and the run can be taken over.
+    """
+    ended, agent = process.run(lambda: _find(run_id, path))
+    if agent is None:
+        return end(ended)
+    check_model(agent)
+
+    async def same(runtime: Runtime) -> str:
+        return run_id
+
+    return Shift(agent, run_id, path, lease_s, is_patient=wait).work(same)
+
+
+def _limits(limits: Limits, turns: int | None, tokens: int | None, wall_s: float | None) -> Limits:
+    given = {"turns": turns, "tokens": tokens, "wall_s": wall_s}
+    changed = {name: value for name, value in given.items() if value is not None}
+    return msgspec.structs.replace(limits, **changed)
+
+
+async def _detach(agent: Agent, path: str, task: str, run_id: str | None, limits: Limits) -> int:
+    async with looking() as runtime:
+        begun = await runtime.start(agent, task, run_id=run_id, limits=limits, requester=operator())
+        remembered.remember(current().store, agent, path, begun)
+        put(asjson.line({"event": "created", "run_id": begun}) if current().is_json else begun)
+    say(f"on record. A worker does it: fsm-agent worker{current().store_option}")
+    return failures.DONE
+
+
+async def _find(run_id: str, path: str | None) -> tuple[Result, Agent | None]:
+    """How the run stands, and its agent unless it is over."""
+    async with looking() as runtime:
+        result = await runtime.result(run_id)
+        if result.status in ("done", "error"):
+            return result, None
+        head = await runtime.store.head(RunId(run_id))
+        name = codec.decode_snapshot(head.snapshot).agent
+    if path is None:
+        return result, remembered.recall(current().store, run_id, name)
+    agent = remembered.load(path)
+    if agent.name != name:
+        words = f"run {run_id!r} belongs to the agent {name!r}, not to {agent.name!r}."
+        raise failures.CliError(f"{words} Name the right one with --agent.", failures.USAGE)
+    return result, agent

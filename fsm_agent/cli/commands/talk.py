@@ -1,0 +1,55 @@
+"""`say` and `cancel`: what a person may tell a run besides decisions."""
+
+from __future__ import annotations
+
+import click
+
+from fsm_agent.cli import asjson, failures, process
+from fsm_agent.cli.opening import looking
+from fsm_agent.cli.person import operator
+from fsm_agent.cli.process import put, say
+from fsm_agent.cli.settings import common, current
+from fsm_agent.errors import UsageError
+
+
+@click.command("say")
+@click.argument("run_id", metavar="RUN")
+@click.argument("text")
+@click.option("--by", metavar="NAME", help="Who says it.  [default: the OS user]")
+@common
+def say_command(run_id: str, text: str, by: str | None) -> int:
+    """Give a run a further message of its user, for its next turn."""
+    if not text.strip():
+        raise UsageError("the message is empty. Say something.")
+
+    async def tell() -> None:
+        async with looking() as runtime:
+            await runtime.say(run_id, text, by=by or operator())
+
+    process.run(tell)
+    _told({"event": "said", "run_id": run_id}, f"{run_id} will hear it at its next turn")
+    return failures.DONE
+
+
+@click.command("cancel")
+@click.argument("run_id", metavar="RUN")
+@click.option("-m", "--reason", default="", help="Why; it goes on record.")
+@click.option("--by", metavar="NAME", help="Who cancels.  [default: the OS user]")
+@common
+def cancel_command(run_id: str, reason: str, by: str | None) -> int:
+    """End a run at its next commit point. Nothing is started after that."""
+
+    async def cancel() -> bool:
+        async with looking() as runtime:
+            return await runtime.cancel(run_id, by=by or operator(), reason=reason)
+
+    is_first = process.run(cancel)
+    word = "will be cancelled" if is_first else "was cancelled already"
+    _told({"event": "cancelled", "run_id": run_id, "is_first": is_first}, f"{run_id} {word}")
+    say(f"whoever works on it does so at once; else: fsm-agent resume {run_id}"
+        f"{current().store_option}")  # fmt: skip
+    return failures.DONE
+
+
+def _told(value: dict[str, object], words: str) -> None:
+    put(asjson.line(value) if current().is_json else words)

@@ -1,0 +1,56 @@
+"""How a run came out, in words and as an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fsm_agent.cli import asjson, asking, failures
+from fsm_agent.cli.clean import cleaned, one_line
+from fsm_agent.cli.process import put, say
+from fsm_agent.cli.settings import current
+from fsm_agent.cli.views import View
+from fsm_agent.runtime import Request, Result
+
+
+def end(result: Result, *, view: View | None = None, requests: Sequence[Request] = ()) -> int:
+    """Say how it came out, and what can be done next. The exit code."""
+    if current().is_json:
+        for request in requests:
+            put(asjson.line(asjson.request(request)))
+        put(asjson.line(asjson.result(result)))
+    if result.status == "done":
+        return _end_answered(result, view)
+    if result.status == "error":
+        say(f"error: run {result.run_id} failed ({result.reason}): {one_line(result.message, 500)}")
+        return failures.FAILED
+    if result.status == "waiting":
+        _end_waiting(result, requests)
+        return failures.WAITING
+    say(f"run {result.run_id} is {result.status}.")
+    return failures.FAILED
+
+
+def _end_answered(result: Result, view: View | None) -> int:
+    is_shown = view is not None and view.has_answer and sys.stdout.isatty()
+    if not current().is_json and not is_shown:
+        put(cleaned(result.answer or ""))
+    used = f"{result.turns} turns, {result.spent_tokens:,} tokens"
+    if not result.is_completed:
+        say(f"warning: the answer is not completed, a limit came first ({used}).")
+        return failures.FAILED
+    if not current().is_json:
+        look = f"fsm-agent show {result.run_id}{current().store_option}"
+        say(f"  done      {used}. All of it: {look}")
+    return failures.DONE
+
+
+def _end_waiting(result: Result, requests: Sequence[Request]) -> None:
+    if not current().is_json:
+        for request in requests:
+            asking.show(request)
+    count = len(requests)
+    say(f"run {result.run_id} waits for a person ({count} open). Nothing runs meanwhile. Paste:")
+    for command in asking.commands_for(requests):
+        say(f"  {command}")
+    say(f"  fsm-agent resume {result.run_id}{current().store_option}")

@@ -1,0 +1,142 @@
+"""The command line: which commands there are, and what becomes of their failures."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import metadata
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from fsm_agent.cli import failures, logs
+from fsm_agent.cli.process import Stopped, muffle
+from fsm_agent.cli.settings import common
+
+
+class _Entry(NamedTuple):
+    """A command before it is imported: `--help` imports none of them."""
+
+    section: str
+    module: str
+    words: str
+
+
+_ENTRIES = {
+    "demo": _Entry("See it work", "demo", "Watch a run survive a real SIGKILL. Needs no key."),
+    "doctor": _Entry("See it work", "doctor", "Check this machine, the store and the settings."),
+    "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
+    "resume": _Entry("Work", "run", "Go on with a run, whoever worked on it before."),
+    "worker": _Entry("Work", "worker", "Work on every run that is due."),
+    "list": _Entry("Look", "look", "List runs, newest first."),
+    "show": _Entry("Look", "look", "Show everything that happened in a run."),
+    "watch": _Entry("Look", "watch", "Watch a run live, from any terminal."),
+    "graph": _Entry("Look", "graph", "Draw the state machine, and a run's way through it."),
+    "approve": _Entry("Decide", "decide", "Let a call run with exactly the shown arguments."),
+    "reject": _Entry("Decide", "decide", "Refuse a call; the model is told why."),
+    "edit": _Entry("Decide", "decide", "Let a call run with other arguments."),
+    "answer": _Entry("Decide", "decide", "Answer a question of a run."),
+    "settle": _Entry("Decide", "decide", "Say what became of a call that is in doubt."),
+    "say": _Entry("Decide", "talk", "Give a run a further message."),
+    "cancel": _Entry("Decide", "talk", "End a run at its next commit point."),
+}
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ENTRIES:
+            return None
+        module = importlib.import_module(f"fsm_agent.cli.commands.{_ENTRIES[cmd_name].module}")
+        command = getattr(module, f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from fsm_agent.errors import did_you_mean
+
+        name = args[0]
+        if name not in _ENTRIES and not name.startswith("-"):
+            hint = did_you_mean(name, _ENTRIES)
+            raise click.UsageError(f"there is no command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, entry in _ENTRIES.items():
+            sections.setdefault(entry.section, []).append((name, entry.words))
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows, col_max=12)
+
+
+def _print_version(context: click.Context) -> None:
+    try:
+        version = metadata.version("fsm-agent")
+    except metadata.PackageNotFoundError:
+        version = "of a checkout that is not installed"
+    click.echo(f"fsm-agent {version}")
+    context.exit()
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 waiting for a person.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, option, value: _print_version(context) if value else None,
+    help="Show the version and exit.",
+)
+@common
+def cli() -> None:
+    """Run LLM agents whose every step is on record before the next one begins.
+
+    A run survives kill -9, a deploy, or a week of waiting for a person, and goes on in any
+    process. Start with: fsm-agent demo
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The console script. Its exit codes are 0 done, 1 failed, 2 usage, 3 waiting for a person."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character shows a '?': it must not end the run.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    logs.set_up()
+    code = _outcome(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        muffle(sys.stdout)
+    sys.exit(code)
+
+
+def _outcome(arguments: list[str] | None) -> int:
+    try:
+        result: Any = cli.main(arguments, prog_name="fsm-agent", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return failures.USAGE
+    except (Stopped, KeyboardInterrupt, click.Abort) as stopped:
+        return stopped.code if isinstance(stopped, Stopped) else 130
+    except BrokenPipeError:
+        muffle(sys.stdout)
+        return 141
+    except Exception as error:  # this process's edge: everything becomes one line
+        return failures.report(error)
+    return result if isinstance(result, int) else failures.DONE
+
+
+if __name__ == "__main__":
+    main()

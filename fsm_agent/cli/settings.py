@@ -1,0 +1,74 @@
+"""The options of every command: accepted before its name and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from fsm_agent.runtime import default_store_url
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """What a command was told about the store, and about the form of its output."""
+
+    store: str = ""
+    is_json: bool = False
+
+    def __post_init__(self) -> None:
+        self.store = self.store or default_store_url()
+
+    @property
+    def store_option(self) -> str:
+        """What must be added to a command that is shown, so that it means the same store."""
+        from fsm_agent.cli.remembered import without_password
+
+        if self.store == default_store_url():
+            return ""
+        shown = without_password(self.store)
+        return f" --store '{shown}'" if set(shown) & set(" ?&'()*") else f" --store {shown}"
+
+
+def common(command: F) -> F:
+    """Add the common options; what is given last counts."""
+    for option in (_JSON, _STORE):
+        command = option(command)
+    return command
+
+
+def current() -> Settings:
+    """The settings of the command that runs."""
+    return click.get_current_context().find_root().ensure_object(Settings)
+
+
+def _take_store(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    settings = context.find_root().ensure_object(Settings)
+    if value is not None:
+        settings.store = value
+
+
+def _take_json(context: click.Context, option: click.Parameter, value: bool) -> None:
+    settings = context.find_root().ensure_object(Settings)
+    settings.is_json = settings.is_json or value
+
+
+_STORE = click.option(
+    "--store",
+    metavar="URL",
+    expose_value=False,
+    callback=_take_store,
+    help="embedded:FOLDER, redis://…, rediss://… or unix://…"
+    "  [default: FSM_AGENT_STORE, or embedded:.fsm-agent]",
+)
+_JSON = click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_take_json,
+    help="Print one JSON object a line on stdout.",
+)

@@ -1,0 +1,159 @@
+"""One process's work on one run: until it is over, or waits for a person who is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from checkpoints.errors import AskLocked, CheckpointError, DecisionRefused, RunBusy, RunClosed
+from checkpoints.model import RunId
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.cli import asking, failures, process, remembered
+from fsm_agent.cli.clean import one_line
+from fsm_agent.cli.ending import end
+from fsm_agent.cli.opening import working
+from fsm_agent.cli.person import operator
+from fsm_agent.cli.process import Stopped, say
+from fsm_agent.cli.settings import current
+from fsm_agent.cli.views import View, view_for
+from fsm_agent.cli.words import seconds
+from fsm_agent.errors import AgentError, UsageError
+from fsm_agent.runtime import Request, Result, Runtime
+
+BUSY_POLL_S = 0.25
+
+
+@dataclass
+class Shift:
+    """One process's work on one run."""
+
+    agent: Agent
+    run_id: str
+    path: str | None
+    lease_s: float | None
+    is_patient: bool = False
+    view: View = field(init=False)
+    _is_on_record: bool = field(default=False, init=False)
+
+    def work(self, begin: Callable[[Runtime], Awaitable[str]]) -> int:
+        """Begin, then work until the run is over or waits. The exit code."""
+        self.view = view_for(sys.stderr, is_json=current().is_json)
+        try:
+            return process.run(lambda: self._work(begin))
+        except Stopped as stopped:
+            self.view.rest()
+            if self.run_id:
+                say(f"stopped, and given back. Go on: {self._resume()}")
+            return stopped.code
+        except (AgentError, CheckpointError) as error:
+            self.view.rest()
+            raise self._with_way_on(error) from error
+        finally:
+            self.view.rest()
+
+    def _resume(self) -> str:
+        return f"fsm-agent resume {self.run_id}{current().store_option}"
+
+    def _with_way_on(self, error: AgentError | CheckpointError) -> Exception:
+        """The error, and how to go on where the run is on record."""
+        is_ours = self.run_id and not isinstance(error, (RunBusy, RunClosed))
+        if not is_ours or not self._is_on_record:
+            return error
+        trouble = failures.trouble_of(error)
+        line = f"{trouble.line.rstrip('.')}. Run {self.run_id} is kept as it was: {self._resume()}"
+        return failures.CliError(line, trouble.code)
+
+    async def _work(self, begin: Callable[[Runtime], Awaitable[str]]) -> int:
+        async with working(self.view.hear, lease_s=self.lease_s) as runtime:
+            self.run_id = await begin(runtime)
+            self._is_on_record = True
+            if self.path:
+                remembered.remember(current().store, self.agent, self.path, self.run_id)
+            await self._open_view(runtime)
+            result = await self._until_it_rests(runtime)
+            self.view.rest()
+            requests = await runtime.requests(self.run_id) if result.asks else []
+        return end(result, view=self.view, requests=requests)
+
+    async def _open_view(self, runtime: Runtime) -> None:
+        history = await runtime.history(self.run_id)
+        for event in history:
+            self.view.recall(event)
+        created = history[0].record.deltas[0]
+        agent = one_line(self.agent.name, 64)
+        turns = getattr(created, "limits", self.agent.limits).turns
+        if not current().is_json:
+            say(f"run {self.run_id}  {agent}, budget {turns} turns")
+
+    async def _until_it_rests(self, runtime: Runtime) -> Result:
+        """Work on, through sleeps and through questions that are answered here."""
+        while True:
+            result = await self._claimed(runtime)
+            if result.status == "waiting" and process.is_terminal() and not current().is_json:
+                self.view.rest()
+                if await self._decide_here(runtime):
+                    continue
+            if result.status not in ("sleeping", "ready"):
+                return result
+            await self._sleep(runtime)
+
+    async def _claimed(self, runtime: Runtime) -> Result:
+        is_told = False
+        while True:
+            try:
+                return await runtime.work(self.run_id, self.agent)
+            except RunClosed:
+                return await runtime.result(self.run_id)
+            except RunBusy as busy:
+                if not self.is_patient:
+                    raise
+                if not is_told:
+                    is_told = True
+                    until = failures.clock(busy.until_ms)
+                    self.view.note(
+                        "waiting", f"{one_line(busy.owner, 64)} holds it until {until} or longer"
+                    )
+                await asyncio.sleep(BUSY_POLL_S)
+
+    async def _sleep(self, runtime: Runtime) -> None:
+        head = await runtime.store.head(RunId(self.run_id))
+        wait_ms = max(0, (head.due_ms or 0) - await runtime.store.now_ms())
+        if wait_ms > 500:
+            self.view.note("think", f"the run sleeps for {seconds(wait_ms)}")
+        await asyncio.sleep(wait_ms / 1000)
+
+    async def _decide_here(self, runtime: Runtime) -> bool:
+        """Ask the person at this terminal. Whether there is something new to work on."""
+        news = []
+        for request in await runtime.requests(self.run_id):
+            asking.show(request)
+            news.append(await self._decide_one(runtime, request))
+        return any(news)
+
+    async def _decide_one(self, runtime: Runtime, request: Request) -> bool:
+        """Ask until a decision is recorded, here or by somebody else. False: not now."""
+        while choice := asking.ask(request):
+            try:
+                await runtime.decide(
+                    self.run_id,
+                    request.ask_id,
+                    choice.verb,
+                    by=operator(),
+                    reason=choice.reason,
+                    arguments=choice.arguments,
+                    answer=choice.answer,
+                    digest=request.digest,
+                    agent=self.agent,
+                )
+            except AskLocked as error:
+                say(f"  {one_line(str(error), 500)}")
+            except DecisionRefused as error:
+                say(f"  {one_line(failures.trouble_of(error).line, 500)}")
+                return True
+            except UsageError as error:
+                say(f"  {one_line(str(error), 500)}")
+            else:
+                return True
+        return False

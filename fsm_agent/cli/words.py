@@ -1,0 +1,261 @@
+"""The entries of a run in words: what happened, one line for each thing worth a line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, assert_never
+
+from fsm_agent.cli.clean import cleaned, one_line
+from fsm_agent.run.content import Call
+from fsm_agent.run.delta import (
+    Answered,
+    AnyDelta,
+    Asked,
+    Began,
+    Created,
+    Failed,
+    Finalising,
+    Hinted,
+    Intended,
+    ModelFailed,
+    Observed,
+    Replied,
+    Resumed,
+    Ruled,
+    Settled,
+)
+from fsm_agent.run.event import EntryEvent
+from fsm_agent.run.state import Trigger
+
+Tone = Literal["plain", "good", "bad", "warn", "quiet"]
+
+# The state in which an entry's work was done; its own `state` is the one after it.
+_PLACES: dict[Trigger | None, str] = {
+    None: "created",
+    Trigger.OBSERVED: "observe",
+    Trigger.BEGAN: "think",
+    Trigger.CALLS: "think",
+    Trigger.REPLIED: "think",
+    Trigger.ANSWERED: "think",
+    Trigger.FAILED: "think",
+    Trigger.PROGRESSED: "act",
+    Trigger.ACTED: "act",
+    Trigger.TERMINATED: "act",
+    Trigger.CONTINUED: "reflect",
+    Trigger.FINISHED: "reflect",
+    Trigger.EXHAUSTED: "reflect",
+    Trigger.CANCELLED: "cancel",
+}
+
+RULED_WORDS = {
+    "approve": "approved",
+    "reject": "rejected",
+    "edit": "approved with other arguments",
+    "answer": "answered",
+    "happened": "settled as 'it happened'",
+    "rerun": "settled as 'it did not happen, run it'",
+    "fail": "settled as 'nobody knows'",
+    "expire": "expired",
+}
+
+
+class Line(NamedTuple):
+    """One thing that happened. `place` is the left column; `more` is for who looks closely.
+
+    `quiet` lines are shown in the timeline only. `delta` is what the line speaks of.
+    """
+
+    place: str
+    text: str
+    tone: Tone = "plain"
+    more: str = ""
+    delta: AnyDelta | None = None
+
+
+class Story:
+    """Turns entries into lines, and remembers what later ones refer to."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Call] = {}
+        self.started: dict[str, Intended] = {}  # intents without a result
+        self.owner = ""
+        self.attempt: Began | None = None  # a model call that nothing has ended yet
+        self.answer: Answered | None = None
+        self._began_ms = 0
+        self._place = ""
+
+    def name(self, call_id: str) -> str:
+        """The tool of a call."""
+        call = self.calls.get(call_id)
+        return one_line(call.name, 64) if call else call_id
+
+    def names(self, call_ids: Iterable[str]) -> str:
+        """The tools of calls: 'read_pages ×2, send_mail'."""
+        counts = Counter(self.name(call_id) for call_id in call_ids)
+        return ", ".join(n if count == 1 else f"{n} ×{count}" for n, count in counts.items())
+
+    def tell(self, event: EntryEvent) -> list[Line]:
+        """The lines of an entry, in the order of its facts."""
+        record = event.record
+        self._place = _PLACES[record.trigger]
+        lines = [line for delta in record.deltas for line in self._of(delta, record.at_ms)]
+        if not lines:
+            lines = [Line(self._place, f"→ {event.state.value}", "quiet")]
+        return lines
+
+    def _of(self, delta: AnyDelta, at_ms: int) -> list[Line]:
+        return [line._replace(delta=delta) for line in self._told(delta, at_ms)]
+
+    def _told(self, delta: AnyDelta, at_ms: int) -> list[Line]:
+        match delta:
+            case Created():
+                return [self._created(delta)]
+            case Resumed():
+                return self._resumed(delta)
+            case Observed():
+                return [Line("observe", f"was told: {one_line(delta.text)}")]
+            case Began():
+                return self._began(delta, at_ms)
+            case Replied():
+                return self._replied(delta, at_ms)
+            case ModelFailed():
+                return [self._model_failed(delta, at_ms)]
+            case Asked():
+                return [self._asked(delta)]
+            case Ruled():
+                return [self._ruled(delta)]
+            case Intended():
+                return [self._intended(delta)]
+            case Settled():
+                return [self._settled(delta)]
+            case Hinted():
+                text = f"tells the model: {one_line(delta.text)}"
+                return [Line(self._place, text, "warn", more=delta.kind)]
+            case Finalising():
+                text = f"a limit is reached ({delta.why.replace('_', ' ')}): it must finish now"
+                return [Line(self._place, text, "warn")]
+            case Answered():
+                self.answer = delta
+                text = "answered" if delta.is_completed else "ended with what it had: not completed"
+                return [Line("done", text, "good" if delta.is_completed else "warn")]
+            case Failed():
+                return [Line("error", f"{delta.reason}: {one_line(delta.message, 300)}", "bad")]
+            case _:
+                assert_never(delta)
+
+    def _created(self, created: Created) -> Line:
+        text = f"{one_line(created.agent, 64)}, budget {created.limits.turns} turns"
+        return Line("created", text, more=f"task: {one_line(created.task)}")
+
+    def _resumed(self, resumed: Resumed) -> list[Line]:
+        before, self.owner = self.owner, one_line(resumed.owner, 64)
+        lease = f"lease {resumed.token}"
+        if not resumed.is_takeover:
+            word = "took it up" if not before else "went on with it"
+            return [Line("worker", f"{self.owner} {word}", "quiet", more=lease)]
+        under_way = self._under_way()
+        # Its first commit brings the takeover on record, so what it did before is ours by then.
+        died = f"worker {before or 'before'} died here: {under_way}"
+        return [
+            Line("✖ died", died, "bad"),
+            Line("worker", f"{self.owner} took the run over", "warn", more=lease),
+        ]
+
+    def _under_way(self) -> str:
+        if self.started:
+            plural = "call was" if len(self.started) == 1 else "calls were"
+            return f"{len(self.started)} {plural} under way ({self.names(self.started)})"
+        return "a model call was under way" if self.attempt else "nothing was under way"
+
+    def _began(self, began: Began, at_ms: int) -> list[Line]:
+        lost, self.attempt, self._began_ms = self.attempt, began, at_ms
+        more = f"attempt {began.attempt}, {began.reserve_tokens:,} tokens set aside"
+        lines = [Line("think", "asks the model", "quiet", more=more)]
+        if lost is None:
+            return lines
+        text = f"attempt {lost.attempt} brought no whole reply: what it said is void"
+        more = f"its {lost.reserve_tokens:,} tokens count as spent"
+        return [Line("think", text, "warn", more=more), *lines]
+
+    def _replied(self, reply: Replied, at_ms: int) -> list[Line]:
+        self.attempt = None
+        self.calls |= {call.call_id: call for call in reply.calls}
+        took = f"{seconds(at_ms - self._began_ms)}, " if self._began_ms else ""
+        about = "about " if reply.usage.is_estimate else ""
+        more = f"{took}{about}{reply.usage.total_tokens:,} tokens"
+        if reply.violation:
+            why = reply.violation.replace("_", " ")
+            text = f"the reply breaks the protocol ({why}) and does not count"
+            return [Line("think", text, "warn", more=more)]
+        if reply.calls:
+            names = self.names(call.call_id for call in reply.calls)
+            return [Line("think", f"wants {names}", more=more)]
+        label = f"{reply.label}: " if reply.label else ""
+        return [Line("think", f"{label}{one_line(reply.text, 80)}", more=more)]
+
+    def _model_failed(self, failed: ModelFailed, at_ms: int) -> Line:
+        self.attempt = None
+        again = f"; again in {seconds(failed.retry_at_ms - at_ms)}" if failed.retry_at_ms else ""
+        kind = failed.kind.replace("_", " ")
+        return Line("think", f"no reply ({kind}): {one_line(failed.message, 160)}{again}", "warn")
+
+    def _asked(self, asked: Asked) -> Line:
+        name, more = self.name(asked.call_id), f"request {asked.ask_id}, hash {asked.digest[:8]}"
+        # 'X always needs approval' says nothing that the line does not.
+        why = "" if asked.reason.startswith(f"{name} ") else f": {one_line(asked.reason)}"
+        text = {
+            "approval": f"{name} needs a person's approval{why}",
+            "question": f"asks a person: {one_line(asked.reason)}",
+            "in_doubt": f"{name} is in doubt: nobody knows whether it happened",
+        }[asked.kind]
+        return Line("waiting", text, "warn", more=more)
+
+    def _ruled(self, ruled: Ruled) -> Line:
+        words = RULED_WORDS[ruled.verb]
+        why = f": {one_line(ruled.reason)}" if ruled.reason else ""
+        if ruled.verb in ("rerun", "happened", "fail"):
+            self.started.pop(ruled.call_id, None)
+        return Line(
+            "decided",
+            f"{self.name(ruled.call_id)} {words} by {one_line(ruled.by, 64)}{why}",
+            "bad" if ruled.verb in ("reject", "expire") else "good",
+            more=f"request {ruled.ask_id}, hash {ruled.digest[:8]}",
+        )
+
+    def _intended(self, intended: Intended) -> Line:
+        self.started[intended.call_id] = intended
+        name = self.name(intended.call_id)
+        is_keyed = intended.effect == "keyed"
+        more = f"keyed {intended.key[:8]}" if is_keyed else str(intended.effect)
+        if intended.attempt == 1:
+            return Line("act", f"starts {name}", "quiet", more=more)
+        same = " with the same key" if is_keyed else ""
+        text = f"starts {name} again{same}, time {intended.attempt}"
+        return Line("act", text, "warn", more=more)
+
+    def _settled(self, settled: Settled) -> Line:
+        self.started.pop(settled.call_id, None)
+        name = self.name(settled.call_id)
+        took = f" {seconds(settled.took_ms)}" if settled.took_ms else ""
+        more = one_line(settled.text, 60)
+        if settled.status in ("success", "partial", "duplicate"):
+            word = "" if settled.status == "success" else f" ({settled.status})"
+            return Line("act", f"{name}{took}{word}", "good", more=more)
+        text = f"{name}{took} {settled.status.replace('_', ' ')}: {one_line(settled.text, 160)}"
+        return Line("act", text, "bad" if settled.status == "error" else "warn")
+
+
+def seconds(ms: int) -> str:
+    """A span in the unit that people would say it in."""
+    if ms < 10_000:
+        return f"{max(0, ms) / 1000:.1f} s" if ms >= 100 else f"{max(0, ms)} ms"
+    if ms < 120_000:
+        return f"{ms / 1000:.0f} s"
+    minutes = ms // 60_000
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def block(text: str) -> str:
+    """A text of several lines for a terminal."""
+    return cleaned(text).strip("\n")

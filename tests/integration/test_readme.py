@@ -1,0 +1,106 @@
+"""The README's examples, run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fsm_agent.testing import ModelServer, Script, call, when
+
+ROOT = Path(__file__).parents[2]
+TASK = "Refund order A7, the customer is right."
+
+SCRIPT = Script(
+    when(tool="refund").then("Order A7 was paid back.", label="FINISH"),
+    when(tool="look_up").then(
+        tool_calls=[call("hold", order="A7"), call("refund", order="A7", amount=42)], label="TOOL"
+    ),
+    when(user="Refund order A7").then(tool_calls=[call("look_up", order="A7")], label="TOOL"),
+)
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    first, second = blocks("python")[:2]
+    assert first.startswith("# desk.py")
+    (tmp_path / "desk.py").write_text(first)
+    (tmp_path / "main.py").write_text(second)
+    return tmp_path
+
+
+@pytest.fixture
+def environment(folder: Path) -> Iterator[dict[str, str]]:
+    with ModelServer(SCRIPT).in_thread() as server:
+        own = {
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "any",
+            "FSM_AGENT_MODEL": "scripted",
+            "PYTHONPATH": str(folder),
+        }
+        yield {**os.environ, **own}
+        assert server.errors == []
+
+
+def run(
+    command: list[str], folder: Path, environment: dict[str, str], *, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr + done.stdout
+    return done
+
+
+def cli(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fsm_agent", *words]
+
+
+def test_the_python_example_ends_with_its_answer(
+    folder: Path, environment: dict[str, str]
+) -> None:
+    done = run([sys.executable, "main.py"], folder, environment)
+
+    shown, last = done.stdout.splitlines()
+    assert shown.startswith('refund {"amount":42,"order":"A7"}')
+    assert last == "done Order A7 was paid back."
+
+
+def test_the_commands_of_the_example_lead_to_the_answer(
+    folder: Path, environment: dict[str, str]
+) -> None:
+    started = run(
+        cli("run", "--agent", "desk.py:agent", TASK, "--run-id", "r-readme"),
+        folder,
+        environment,
+        code=3,
+    )
+    assert "fsm-agent approve r-readme" in started.stdout + started.stderr
+
+    listed = run(cli("list", "--json"), folder, environment)
+    assert json.loads(listed.stdout.splitlines()[0])["run_id"] == "r-readme"
+    run(cli("approve", "r-readme"), folder, environment)
+    ended = run(cli("resume", "r-readme"), folder, environment)
+    shown = run(cli("show", "r-readme"), folder, environment)
+
+    assert "Order A7 was paid back." in ended.stdout
+    assert "refund" in shown.stdout
+
+
+def test_the_script_of_the_testing_section_is_one(folder: Path) -> None:
+    namespace: dict[str, object] = {}
+
+    exec(blocks("python")[2], namespace)
+
+    assert isinstance(namespace["script"], Script)
