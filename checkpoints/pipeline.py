@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from .shield import Answer
 from .transport import Ambiguous, Arg, Reply, ReplyError, Unreachable
 
 _MAX_BULK = 512 * 1024 * 1024  # the protocol's own limit
@@ -114,7 +115,7 @@ class Wire(asyncio.Protocol):
 
     def send(self, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
         """Queue a command for this tick's write. The future may be cancelled at any time."""
-        future: asyncio.Future[Reply] = self.loop.create_future()
+        future = Answer(loop=self.loop)
         if not self._waiting:
             self._heard = self.loop.time()
             if self._watch is None:

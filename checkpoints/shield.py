@@ -3,16 +3,85 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
+class Answer(asyncio.Future[Any]):
+    """An answer on its way. Where it must land, cancelling who waits for it does not cancel it.
+
+    asyncio then delivers the cancellation once the answer is there.
+    """
+
+    must_land = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False if self.must_land else super().cancel(msg)
+
+
 async def through(call: Coroutine[Any, Any, T]) -> T:
     """Await `call` to its end; a cancellation that came meanwhile is raised after it."""
+    return await _Through(call)
+
+
+class _Through:
+    """Drives a call in the caller's own task for as long as it waits for answers only.
+
+    A task of its own would cost a commit three turns of the event loop. A call that has to wait
+    for something else, a connection or a pause before a repeat, gets one from there on.
+    """
+
+    def __init__(self, call: Coroutine[Any, Any, T]) -> None:
+        self._steps = call.__await__()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            while True:
+                waits_for = self._steps.send(None)
+                if not isinstance(waits_for, Answer):
+                    rest = _awaited(_Rest(self._steps, waits_for))
+                    value = yield from _landed(rest, cancelled).__await__()
+                    break
+                waits_for.must_land = True
+                try:
+                    yield waits_for
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                except Exception:
+                    pass  # the answer is an error, which the call meets in its next step
+        except StopIteration as end:
+            value = end.value
+        except Exception:
+            if cancelled is None:
+                raise  # else the cancellation is what the caller hears
+        if cancelled is not None:
+            raise cancelled
+        return value
+
+
+class _Rest:
+    """The rest of a call that was driven by hand up to `waits_for`."""
+
+    def __init__(self, steps: Generator[Any, Any, T], waits_for: Any) -> None:
+        self._steps, self._waits_for = steps, waits_for
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield self._waits_for
+        return (yield from self._steps)
+
+
+async def _awaited(rest: _Rest) -> Any:
+    return await rest
+
+
+async def _landed(
+    call: Coroutine[Any, Any, T], cancelled: asyncio.CancelledError | None
+) -> T:
+    """Await `call` in a task of its own, whatever happens to the caller."""
     task = asyncio.ensure_future(call)
-    cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.shield(task)
