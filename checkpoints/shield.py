@@ -23,7 +23,8 @@ class Answer(asyncio.Future[Any]):
 
 async def through(call: Coroutine[Any, Any, T]) -> T:
     """Await `call` to its end; a cancellation that came meanwhile is raised after it."""
-    return await _Through(call)
+    landed: T = await _Through(call)
+    return landed
 
 
 class _Through:
@@ -77,9 +78,7 @@ async def _awaited(rest: _Rest) -> Any:
     return await rest
 
 
-async def _landed(
-    call: Coroutine[Any, Any, T], cancelled: asyncio.CancelledError | None
-) -> T:
+async def _landed(call: Coroutine[Any, Any, T], cancelled: asyncio.CancelledError | None) -> T:
     """Await `call` in a task of its own, whatever happens to the caller."""
     task = asyncio.ensure_future(call)
     while not task.done():

@@ -17,11 +17,14 @@ local function int(x) return string.format('%.0f', x) end
 
 -- The first of KEYS that holds another type than it should, or nil. A script that failed at its
 -- third write would keep the first two, so foreign data is found before anything is written.
+-- A kind of false or nil: the script does not touch that key this time.
 local function foreign(kinds)
-  for i = 1, #kinds do
-    local t = redis.call('TYPE', KEYS[i])
-    if type(t) == 'table' then t = t.ok end
-    if t ~= 'none' and t ~= kinds[i] then return KEYS[i] end
+  for i = 1, #KEYS do
+    if kinds[i] then
+      local t = redis.call('TYPE', KEYS[i])
+      if type(t) == 'table' then t = t.ok end
+      if t ~= 'none' and t ~= kinds[i] then return KEYS[i] end
+    end
   end
   return nil
 end

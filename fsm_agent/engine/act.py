@@ -447,7 +447,9 @@ class _Batch:
             with session.interruptible():
                 if any(isinstance(signal, Decided) for signal in session.signals.values()):
                     return  # it came while something was flushed
-                waited_for: set[asyncio.Future[Any]] = {*self._running.values(), mail}
+                waited_for: set[asyncio.Future[Any]] = {*self._running.values()}
+                if session.run.open_asks:
+                    waited_for.add(mail)
                 await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         finally:
             session.on_mail = None
