@@ -28,6 +28,7 @@ from .model import (
 )
 from .ownership import Ownership
 from .shield import through
+from .together import together
 from .transport import Arg
 
 _PAGE = 512
@@ -121,20 +122,26 @@ class Journals(Ownership):
     async def journal(self, run_id: RunId, *, after: int = 0) -> Sequence[Entry]:
         """See Store."""
         keys = self._of(run_id)
-        # The head first: entries that come after this read are cut off below, so that both agree.
-        last, last_chain = await self._read("HMGET", keys.head, "n", "h")
+        at = max(after, 1)
+        # The head first, in one write with the first page: an entry that comes between the two is
+        # cut off below, so that both agree.
+        (last, last_chain), page = await together(
+            [
+                self._read("HMGET", keys.head, "n", "h"),
+                self._read("XRANGE", keys.journal, f"{at}-0", "+", "COUNT", _PAGE),
+            ]
+        )
         if last is None:
             raise self._absent(run_id)
         end = int(last)
         self._check_known(run_id, end)
-        entries: list[Entry] = []
-        at = max(after, 1)
-        while at <= end:
+        entries = [answers.entry(run_id, item) for item in page]
+        # Also where the page is short: if the head's read was repeated, it may be the later one.
+        while page and entries[-1].seq < end:
+            at = entries[-1].seq + 1
             page = await self._read("XRANGE", keys.journal, f"{at}-0", f"{end}-0", "COUNT", _PAGE)
             entries += (answers.entry(run_id, item) for item in page)
-            if len(page) < _PAGE:
-                break
-            at = entries[-1].seq + 1
+        entries = [entry for entry in entries if entry.seq <= end]
         start = chain.genesis(run_id)
         if after > 0:
             if after > end:

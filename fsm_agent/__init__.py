@@ -1,19 +1,34 @@
 """LLM agents as an explicit state machine whose every transition is a fenced checkpoint."""
 
-from fsm_agent.capabilities.agent import Agent
-from fsm_agent.run.limits import Limits
-from fsm_agent.runtime import Result, Runtime, run_sync
-from fsm_agent.tools import (
-    Tool,
-    ToolContext,
-    cannot_tell,
-    done,
-    keyed,
-    not_done,
-    probed,
-    tool,
-)
-from fsm_agent.tools.ask_user import ask_user
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsm_agent.capabilities.agent import Agent
+    from fsm_agent.run.limits import Limits
+    from fsm_agent.runtime import Result, Runtime, run_sync
+    from fsm_agent.tools import Tool, ToolContext, cannot_tell, done, keyed, not_done, probed, tool
+    from fsm_agent.tools.ask_user import ask_user
+
+# Imported on first use: a room of its own, such as `fsm_agent.testing.script`, or `--help`, should
+# not pay for the store and the engine.
+_HOMES = {
+    "Agent": "fsm_agent.capabilities.agent",
+    "Limits": "fsm_agent.run.limits",
+    "Result": "fsm_agent.runtime",
+    "Runtime": "fsm_agent.runtime",
+    "run_sync": "fsm_agent.runtime",
+    "Tool": "fsm_agent.tools",
+    "ToolContext": "fsm_agent.tools",
+    "cannot_tell": "fsm_agent.tools",
+    "done": "fsm_agent.tools",
+    "keyed": "fsm_agent.tools",
+    "not_done": "fsm_agent.tools",
+    "probed": "fsm_agent.tools",
+    "tool": "fsm_agent.tools",
+    "ask_user": "fsm_agent.tools.ask_user",
+}
 
 __all__ = [
     "Agent",
@@ -31,3 +46,17 @@ __all__ = [
     "run_sync",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fsm_agent' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # asked for once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -171,8 +171,7 @@ class Runtime:
         created = Created(
             agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()
         )
-        # The store's clock, as for every later entry: budgets measure from here.
-        record = Record(None, await self._deps.store.now_ms(), (created,))
+        record = Record(None, self._deps.clock.wall_ms(), (created,))
         run = apply(Run(run_id=run_id), record)
         await self._deps.store.create(
             RunId(run_id),

@@ -5,7 +5,8 @@
 -- Returns  {OK | REPEAT | DECIDED, at, verb, by}; {NONE}; {CLOSED, status}; {MISSING, open ids …};
 --          {EXPIRED, ms}; {STALE, digest}; {LOCKED, unlock ms, now}; {FOREIGN, key}
 -- The repeat comes first: a click whose answer was lost gets the same answer, even after the run's end.
--- Then what no second look would change (closed, missing, decided, expired), then what it would.
+-- Then what no second look would change, who was first before that the run is over (decided, closed,
+-- missing, expired), then what it would.
 local bad = foreign({'hash', 'hash', 'hash', 'zset', 'zset', 'zset'})
 if bad then return {'FOREIGN', bad} end
 local h = redis.call('HMGET', KEYS[1], 's', 'l')
@@ -22,8 +23,8 @@ if ruling then
     return answer
   end
 end
-if is_closed(h[1]) then return {'CLOSED', h[1]} end
 if answer then return answer end
+if is_closed(h[1]) then return {'CLOSED', h[1]} end
 local ask = redis.call('HGET', KEYS[2], 'q' .. ARGV[2])
 if not ask then
   local open = {'MISSING'}

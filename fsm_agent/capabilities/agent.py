@@ -60,8 +60,10 @@ class Agent:
         self.may_rescue = may_rescue
         self._specs = tuple(ToolSpec(*spec) for spec in self.registry.specs())
         taught = len(protocol.describe()) if protocol else 0
-        self._overhead_chars = len(instructions) + taught + sum(
-            len(s.description) + len(str(s.parameters)) for s in self._specs
+        self._overhead_chars = (
+            len(instructions)
+            + taught
+            + sum(len(s.description) + len(str(s.parameters)) for s in self._specs)
         )
 
     def with_tools(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> Agent:

@@ -61,7 +61,8 @@ async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
             "Name the right agent with --agent."
         )
     session = Session(run, claim, chain, deps, Window(agent.message_tokens))
-    await session.read_mail()
+    if claim.head.mail:
+        await session.read_mail()
     return session
 
 

@@ -29,8 +29,8 @@ def check(run: Run, now_ms: int, *, next_reserve_tokens: int) -> Verdict:
 
 
 def worked_s(run: Run, now_ms: int) -> float:
-    """Seconds since the run began, without those in which nobody worked on it."""
-    return max(0, now_ms - run.created_ms - run.waited_ms) / 1000
+    """Seconds since a worker took the run up, without those in which nobody worked on it."""
+    return max(0, now_ms - run.begun_ms - run.waited_ms) / 1000 if run.begun_ms else 0.0
 
 
 def _ended(run: Run, now_ms: int, reserve: int) -> Iterator[tuple[FailureReason, str]]:

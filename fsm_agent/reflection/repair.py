@@ -7,6 +7,7 @@ from fsm_agent.run.record import Run
 
 from .verdict import Continue, Finish, Repair, Stop, Verdict
 
+
 def check(run: Run, allowed: tuple[str, ...], *, may_rescue: bool) -> Verdict:
     """Repair after a violation, until `limits.repairs` in a row; then Finish or Stop.
 
@@ -34,4 +35,5 @@ def _correction(reply: Replied, allowed: tuple[str, ...]) -> str:
     names = [f"``{label}``" for label in allowed]
     if all(name in text for name in names):
         return text
-    return f"{text} Begin with exactly one of {', '.join(names)}, alone on the first line, then the body."
+    rule = f"Begin with exactly one of {', '.join(names)}, alone on the first line, then the body."
+    return f"{text} {rule}"

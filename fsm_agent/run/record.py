@@ -85,7 +85,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     requester: str = ""
     fingerprint: str = ""
-    created_ms: int = 0
+    created_ms: int = 0  # by the clock of whoever started it
+    begun_ms: int = 0  # when a worker first took it up, by the store's clock, as all that follows
     updated_ms: int = 0
     waited_ms: int = 0  # nobody worked on it: parked, or its worker had died
     messages: tuple[Message, ...] = ()
@@ -199,9 +200,10 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
                 UserMessage(delta.task),
             )
         case Resumed():
-            idle = max(0, delta.claimed_ms - run.updated_ms)
+            idle = max(0, delta.claimed_ms - run.updated_ms) if run.begun_ms else 0
             return replace(
                 run,
+                begun_ms=run.begun_ms or delta.claimed_ms,
                 waited_ms=run.waited_ms + idle,
                 takeovers=run.takeovers + delta.is_takeover,
             )

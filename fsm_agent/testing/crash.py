@@ -319,9 +319,7 @@ async def _to_the_end(
             await _decide(scenario, runtime, request, ledger)
 
 
-async def _decide(
-    scenario: Scenario, runtime: Runtime, request: Request, ledger: Ledger
-) -> None:
+async def _decide(scenario: Scenario, runtime: Runtime, request: Request, ledger: Ledger) -> None:
     verb, answer = scenario.decide(request, ledger)
     while True:
         try:
@@ -338,16 +336,10 @@ async def _decide(
             await asyncio.sleep(LOOK_S)
 
 
-async def _look(
-    runtime: Runtime, result: Result, ledger: Ledger, killed_at: str | None
-) -> Outcome:
+async def _look(runtime: Runtime, result: Result, ledger: Ledger, killed_at: str | None) -> Outcome:
     history = await runtime.history(result.run_id)
     deltas = [delta for event in history for delta in event.record.deltas]
-    names = {
-        call.call_id: call.name
-        for delta in deltas
-        for call in getattr(delta, "calls", ())
-    }
+    names = {call.call_id: call.name for delta in deltas for call in getattr(delta, "calls", ())}
     doubts = [names[d.call_id] for d in deltas if isinstance(d, Asked) and d.kind == "in_doubt"]
     return Outcome(
         killed_at=killed_at,
@@ -358,4 +350,3 @@ async def _look(
         calls=Counter(d.call_id for d in deltas if isinstance(d, Settled)),
         starts=Counter(names[d.call_id] for d in deltas if isinstance(d, Intended)),
     )
-

@@ -1,4 +1,4 @@
-"""The tool with which a model asks the user something: it runs no code, the answer is its result."""
+"""The tool with which a model asks the user: it runs no code, the answer is its result."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ async def test_a_probe_decides_what_becomes_of_a_gap(
 async def test_not_done_before_the_unlock_time_sleeps_and_runs_after_it(
     bench: Bench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsm_agent.engine.act._longest_s", lambda tool: 0.6)
+    monkeypatch.setattr("fsm_agent.engine.calls.longest_s", lambda tool: 0.6)
     probes: list[int] = []
 
     def check(key: str) -> Any:
@@ -231,7 +231,7 @@ async def test_not_done_before_the_unlock_time_sleeps_and_runs_after_it(
 async def test_a_second_start_that_times_out_is_probed_anew_and_not_run_on_the_old_word(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsm_agent.engine.act._longest_s", lambda tool: 0.0)
+    monkeypatch.setattr("fsm_agent.engine.calls.longest_s", lambda tool: 0.0)
     ledger = Ledger()
 
     def check(key: str) -> Any:
@@ -338,7 +338,7 @@ async def test_run_it_again_is_locked_while_the_old_worker_may_be_at_it(
 async def test_run_it_again_starts_it_once_more_with_the_same_key(
     bench: Bench, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsm_agent.engine.act._longest_s", lambda tool: 0.0)
+    monkeypatch.setattr("fsm_agent.engine.calls.longest_s", lambda tool: 0.0)
     gate, run_id, second, request, model = await in_doubt(bench, ledger)
 
     await second.decide(run_id, request.ask_id, "rerun", by="mia")
@@ -420,7 +420,7 @@ async def test_a_probed_call_that_hangs_is_probed(bench: Bench, ledger: Ledger) 
 async def test_a_thread_that_cannot_be_stopped_is_not_run_again_on_a_probes_word(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fsm_agent.engine.act._longest_s", lambda tool: 0.0)
+    monkeypatch.setattr("fsm_agent.engine.calls.longest_s", lambda tool: 0.0)
     ledger, release = Ledger(), threading.Event()
 
     @tool(effect=probed(check=lambda key: not_done()), timeout_s=0.03)

@@ -45,7 +45,7 @@ def bad(violation: str = "missing_label", text: str = "draft") -> Replied:
         ({"turns": 5}, Limits(turns=5), "turns"),
         ({"spent_tokens": 91}, Limits(tokens=100), "tokens"),
         ({"tool_calls": 3}, Limits(tool_calls=3), "tool_calls"),
-        ({"created_ms": 0, "waited_ms": 0}, Limits(wall_s=60.0), "wall_time"),
+        ({"begun_ms": 1, "waited_ms": 0}, Limits(wall_s=60.0), "wall_time"),
     ],
 )
 @pytest.mark.parametrize("on_exhausted", ["finalise", "error"])
@@ -54,7 +54,7 @@ def test_each_budget_ends_with_its_own_reason_as_the_limits_say(
 ) -> None:
     run = run_with(replace(limits, on_exhausted=on_exhausted), last=good(), **fields)
 
-    found = verdict(run, 60_000, reserve=10)
+    found = verdict(run, 60_001, reserve=10)
 
     if on_exhausted == "error":
         assert isinstance(found, Stop)
@@ -72,10 +72,10 @@ def test_a_budget_that_is_just_not_used_up_lets_the_run_go_on() -> None:
 
 
 def test_waiting_is_not_working_time() -> None:
-    run = run_with(Limits(wall_s=60.0), last=good(), created_ms=0, waited_ms=3_600_000)
+    run = run_with(Limits(wall_s=60.0), last=good(), begun_ms=1, waited_ms=3_600_000)
 
     assert verdict(run, 3_600_000 + 59_000) == Continue()
-    assert isinstance(verdict(run, 3_600_000 + 60_000), Finalise)
+    assert isinstance(verdict(run, 3_600_000 + 60_001), Finalise)
 
 
 def test_errors_and_failures_in_a_row_stop_even_where_a_finish_could_be_forced() -> None:

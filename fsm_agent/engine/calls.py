@@ -1,0 +1,230 @@
+"""What is next for each call of a batch: read from the run, the agent, and what this worker saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.errors import UnknownTool, UsageError
+from fsm_agent.run.delta import Intended, Settled
+from fsm_agent.run.record import OpenCall, Run
+from fsm_agent.tools import dispatch, effects
+from fsm_agent.tools.approval import needs_approval
+from fsm_agent.tools.arguments import Bound, Refused
+from fsm_agent.tools.ask_user import ASK_USER
+from fsm_agent.tools.effects import arguments_digest, idempotency_key
+from fsm_agent.tools.registry import Tool
+
+from .asking import Request, ask_approval, ask_in_doubt, ask_question
+
+KEYED_STARTS = 2  # a keyed call that timed out is sent once more before a person is asked
+
+
+@dataclass(frozen=True)
+class Start:
+    """A call that is ready to run, once its intent is on record."""
+
+    call_id: str
+    tool: Tool[..., Any]
+    bound: Bound
+    intent: Intended
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A call whose check is to be asked whether it took effect."""
+
+    call_id: str
+    tool: Tool[..., Any]
+    bound: Bound
+    intent: Intended
+
+
+Work = Start | Probe
+Step = Settled | Request | Work | None
+
+
+@dataclass
+class Sightings:
+    """What this worker saw of calls and did not put on record."""
+
+    gaps: set[str]  # started, and nobody here knows how it ended
+    timeouts: dict[str, int] = field(default_factory=dict)
+    verified: set[str] = field(default_factory=set)  # their check said that nothing happened
+    doubts: dict[str, str] = field(default_factory=dict)  # why a probe could not settle the gap
+    probe_at_ms: dict[str, int] = field(default_factory=dict)  # a probe to be asked again, and when
+    unstopped: set[str] = field(default_factory=set)  # given up, still running in a thread of ours
+
+    def forget(self, call_id: str) -> None:
+        """A new start or probe is under way: what was seen belongs to the one before."""
+        self.gaps.discard(call_id)
+        self.probe_at_ms.pop(call_id, None)
+        self.verified.discard(call_id)
+        self.doubts.pop(call_id, None)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that the next step of a call depends on."""
+
+    run: Run
+    agent: Agent
+    seen: Sightings
+    now_ms: int
+    grace_ms: int  # added to a deadline before a call in doubt may be run again
+
+    def next_step(self, call: OpenCall) -> Step:
+        """The next fact about a call that is open, or that was started and has no result.
+
+        Raises UsageError for stored work that this code cannot serve.
+        """
+        call_id, name = call.call.call_id, call.call.name
+        if call.call.problem:
+            text = f"The call was not made: {call.call.problem}."
+            return Settled(call_id, "error", text)
+        try:
+            tool = self.agent.registry.get(name)
+        except UnknownTool as error:
+            if call.starts or call.is_approved:
+                raise  # stored work that this code cannot serve: not the model's mistake
+            return Settled(call_id, "error", f"The call was not made: {error}")
+        bound = tool.bind(call.arguments)
+        if isinstance(bound, Refused):
+            return self._step_refused(call, tool, bound)
+        if call.phase == "started":
+            return self._step_in_gap(call, tool, bound)
+        if tool is ASK_USER:
+            if earlier := self._earlier_question(call):
+                text = f"Not asked: one question at a time. Call {earlier} asks the user already."
+                return Settled(call_id, "duplicate", text)
+            return ask_question(self.run, call, bound)
+        if twin := self._twin_of(call, tool, bound):
+            text = f"Identical to call {twin}, which runs once. See its result."
+            return Settled(call_id, "duplicate", text)
+        if call.is_approved and call.ruling:
+            digest = arguments_digest(tool.name, tool.version, bound.arguments)
+            if call.ruling.digest == digest:
+                return self._start(call, tool, bound)
+            why = f"{name} was changed since this call was approved"
+            return ask_approval(self.run, call, tool, bound.arguments, why)
+        verdict = needs_approval(tool, bound.kwargs)
+        if verdict.asks:
+            return ask_approval(self.run, call, tool, bound.arguments, verdict.reason)
+        return self._start(call, tool, bound)
+
+    def _step_refused(
+        self, call: OpenCall, tool: Tool[..., Any], refused: Refused
+    ) -> Settled | Request | None:
+        """The next fact about a call whose arguments do not fit: perhaps they once did."""
+        call_id, name = call.call.call_id, call.call.name
+        if call.ruling and call.ruling.verb == "edit" and call.phase == "open":
+            text = f"The call was not made: a person changed its arguments, and {refused.problem}"
+            return Settled(call_id, "error", text)
+        if call.is_approved and call.phase == "open":
+            raise UsageError(
+                f"call {call_id} of {name} was approved, and {name} takes other arguments now: "
+                f"{refused.problem} Work on the run with the version that asked, or cancel it."
+            )
+        if call.phase == "open" or (call.intent and call.intent.effect in ("read", "idempotent")):
+            return Settled(call_id, "error", f"The call was not made: {refused.problem}")
+        if call_id not in self.seen.gaps:
+            return None
+        why = f"{name} takes other arguments now: {refused.problem}"
+        return self._ask_in_doubt(call, tool, call.arguments, why)
+
+    def _earlier_question(self, call: OpenCall) -> str | None:
+        for other in self.run.calls:
+            if other is call:
+                return None
+            if other.call.name == ASK_USER.name and not other.call.problem:
+                return other.call.call_id
+        return None
+
+    def _twin_of(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> str | None:
+        """An earlier call of the batch that does the same, where doing it once is enough."""
+        if not isinstance(tool.effect, (effects.Read, effects.Idempotent)) or call.starts:
+            return None
+        for other in self.run.calls:
+            if other is call:
+                return None
+            if other.call.name == call.call.name and other.arguments == call.arguments:
+                return other.call.call_id
+        return None
+
+    def _start(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> Start:
+        now_ms = self.now_ms
+        intent = Intended(
+            call_id=call.call.call_id,
+            effect=effects.class_of(tool.effect),
+            key=self._key(call, tool, bound),
+            attempt=call.starts + 1,
+            at_ms=now_ms,
+            deadline_ms=now_ms + int(longest_s(tool) * 1000),
+        )
+        return Start(call.call.call_id, tool, bound, intent)
+
+    def _key(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> str:
+        run = self.run
+        return idempotency_key(
+            scope=run.agent,
+            run_id=run.run_id,
+            think_seq=run.step,
+            index=int(call.call.call_id.rpartition("-")[2]),
+            name=tool.name,
+            version=tool.version,
+            arguments=bound.arguments,
+        )
+
+    # -- gaps: an intent without a result -----------------------------------------------------
+
+    def _step_in_gap(
+        self, call: OpenCall, tool: Tool[..., Any], bound: Bound
+    ) -> Request | Work | None:
+        assert call.intent
+        call_id, now_ms = call.call.call_id, self.now_ms
+        if call_id not in self.seen.gaps or now_ms < self.seen.probe_at_ms.get(call_id, 0):
+            return None
+        timeouts = self.seen.timeouts.get(call_id, 0)
+        why = "It ran into its time limit." if timeouts else "No result of it is on record."
+        change = self._change_of(call.intent, call, tool, bound)
+        why = change or self.seen.doubts.get(call_id) or why
+        if change or timeouts >= KEYED_STARTS or call_id in self.seen.doubts:
+            return self._ask_in_doubt(call, tool, bound.arguments, why)
+        if call_id in self.seen.verified:
+            return self._start(call, tool, bound)
+        match effects.on_gap(tool.effect, intent_at_ms=call.since_ms, now_ms=now_ms):
+            case "run_again":
+                return self._start(call, tool, bound)
+            case "ask":
+                return self._ask_in_doubt(call, tool, bound.arguments, why)
+            case "probe":
+                return Probe(call_id, tool, bound, call.intent)
+            case never:
+                assert_never(never)
+
+    def _change_of(
+        self, intent: Intended, call: OpenCall, tool: Tool[..., Any], bound: Bound
+    ) -> str:
+        """Why the tool's class says nothing about a start by other code; '' if it does."""
+        effect = effects.class_of(tool.effect)
+        if effect != intent.effect and {effect, intent.effect} != {"read", "idempotent"}:
+            return f"It was started as {intent.effect}, and {tool.name} is {effect} now."
+        if effect == "keyed" and self._key(call, tool, bound) != intent.key:
+            return f"{tool.name} was changed since: a repeat would carry another key."
+        return ""
+
+    def unlock_ms(self, call: OpenCall) -> int:
+        """From when on no worker that lost the run can still be about to send the call."""
+        assert call.intent
+        return call.intent.deadline_ms + self.grace_ms
+
+    def _ask_in_doubt(
+        self, call: OpenCall, tool: Tool[..., Any], arguments: str, why: str
+    ) -> Request:
+        return ask_in_doubt(self.run, call, tool, arguments, why, unlock_ms=self.unlock_ms(call))
+
+
+def longest_s(tool: Tool[..., Any]) -> float:
+    """How long a call may take with all its attempts and the waits between them."""
+    return (tool.retries + 1) * (tool.timeout_s + dispatch.GRACE_S) + tool.retries * 10.0
