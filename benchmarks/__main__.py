@@ -77,7 +77,9 @@ async def ours_on(runtime: Runtime, agent, turns: int, runs: int) -> list[str]: 
 
 async def bench_turns(url: str, socket: str, rounds: int, sizes: list[int]) -> None:
     print("\nA whole turn: model call, tool call, intent and result on record, fence, indexes")
-    print(f"{'turns':>6} {'floor µs':>9} {'ours µs':>9} {'ratio':>6} {'floor CPU':>10} {'our CPU':>8}")
+    print(
+        f"{'turns':>6} {'floor µs':>9} {'ours µs':>9} {'ratio':>6} {'floor CPU':>10} {'our CPU':>8}"
+    )
     floor = Floor(socket)
     await floor.begin()
     store = await open_store(url)
@@ -101,7 +103,9 @@ async def bench_turns(url: str, socket: str, rounds: int, sizes: list[int]) -> N
 
 async def bench_runs(url: str, socket: str, counts: list[int]) -> None:
     print("\nRuns at once in one process, 10 turns each")
-    print(f"{'runs':>6} {'floor runs/s':>13} {'our runs/s':>11} {'ratio':>6} {'our CPU ms/run':>15}")
+    print(
+        f"{'runs':>6} {'floor runs/s':>13} {'our runs/s':>11} {'ratio':>6} {'our CPU ms/run':>15}"
+    )
     for runs in counts:
         floor = Floor(socket, connections=min(runs, 64))
         await floor.begin()
@@ -112,9 +116,7 @@ async def bench_runs(url: str, socket: str, counts: list[int]) -> None:
                     tasks.create_task(floor.turns(10))
 
         repeat = 5 if runs < 1000 else 2
-        (fw, _), (ow, oc) = await alternating(
-            repeat, many, lambda runs=runs: ours(url, 10, runs)
-        )
+        (fw, _), (ow, oc) = await alternating(repeat, many, lambda runs=runs: ours(url, 10, runs))
         print(
             f"{runs:>6} {runs / fw:>13.0f} {runs / ow:>11.0f} {ow / fw:>6.2f}"
             f" {oc / runs * 1e3:>15.2f}"
@@ -147,7 +149,8 @@ asyncio.run(main())
 
 async def bench_resume(url: str, sizes: list[int]) -> None:
     print("\nResume: a fresh process loads and replays a run's whole journal")
-    print(f"{'turns':>6} {'entries':>8} {'import ms':>10} {'open ms':>8} {'load ms':>8} {'warm ms':>8} {'process ms':>11}")
+    columns = ("import ms", "open ms", "load ms", "warm ms", "process ms")
+    print(f"{'turns':>6} {'entries':>8}" + "".join(f"{column:>11}" for column in columns))
     for turns in sizes:
         (run_id,) = await ours(url, turns)
         began = time.perf_counter()
@@ -157,8 +160,9 @@ async def bench_resume(url: str, sizes: list[int]) -> None:
         whole = time.perf_counter() - began
         took = json.loads(done.stdout)
         print(
-            f"{turns:>6} {took['entries']:>8} {took['import'] * 1e3:>10.0f} {took['open'] * 1e3:>8.0f}"
-            f" {took['load'] * 1e3:>8.1f} {took['warm'] * 1e3:>8.1f} {whole * 1e3:>11.0f}"
+            f"{turns:>6} {took['entries']:>8}"
+            + "".join(f"{took[part] * 1e3:>11.1f}" for part in ("import", "open", "load", "warm"))
+            + f"{whole * 1e3:>11.0f}"
         )
 
 
@@ -166,14 +170,15 @@ async def bench_bytes(url: str, socket: str, sizes: list[int]) -> None:
     print("\nBytes kept in the store by a run, messages of 1 KiB")
     print(f"{'turns':>6} {'content':>9} {'kept':>9} {'ratio':>6} {'per turn':>9}")
     client = Redis(unix_socket_path=socket)
-    before = 0.0
+    kept_before = turns_before = 0
     for turns in sizes:
         (run_id,) = await ours(url, turns)
         kept = 0
         async for key in client.scan_iter(match=f"*{run_id}*"):
             kept += int(await client.memory_usage(key, samples=0) or 0)
         content = turns * len(PAYLOAD)
-        growth = (kept - before) / turns
+        growth = (kept - kept_before) / (turns - turns_before)
+        kept_before, turns_before = kept, turns
         print(f"{turns:>6} {content:>9} {kept:>9} {kept / content:>6.2f} {growth:>9.0f}")
     await client.aclose()
 
@@ -191,7 +196,8 @@ async def main() -> None:
         holder = EmbeddedServer(Path(folder))
         socket = await asyncio.to_thread(holder.enter)
         try:
-            print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores, one embedded server, AOF everysec")
+            python = sys.version.split()[0]
+            print(f"Python {python}, {os.cpu_count()} cores, an embedded server, AOF everysec")
             await bench_turns(url, socket, rounds, sizes)
             await bench_runs(url, socket, [1, 100] if options.quick else [1, 100, 1000])
             await bench_resume(url, sizes)

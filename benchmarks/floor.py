@@ -1,4 +1,4 @@
-"""The least that a durable turn can cost: two scripts, each a SET of a head and an XADD of 1 KiB."""
+"""The least that a durable turn can cost: two scripts, each a SET of a head and an XADD."""
 
 from __future__ import annotations
 

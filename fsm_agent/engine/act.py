@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import structlog
+
 from checkpoints.errors import EntryTooLarge, LeaseLost
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.errors import UsageError
@@ -29,6 +31,8 @@ from .deps import Deps
 from .outcome import Move, Outcome, Park
 from .session import Interrupted, Session
 from .tasks import task_group
+
+log = structlog.get_logger(__name__)
 
 Ended = dispatch.Result | effects.ProbeResult
 
@@ -205,7 +209,17 @@ class _Batch:
         context = self._context(work)
         if isinstance(work, Probe):
             return run_probe(work.tool, context, work.bound.kwargs)
-        return dispatch.run_call(work.tool, work.bound, context, clock=self._deps.clock)
+
+        def left_behind(running: object) -> None:
+            log.warning("tool.left_behind", tool=work.tool.name, call_id=work.call_id)
+
+        return dispatch.run_call(
+            work.tool,
+            work.bound,
+            context,
+            clock=self._deps.clock,
+            on_left_behind=left_behind,
+        )
 
     async def _make_sure_of_lease(self) -> None:
         """An acknowledged commit held the lease; a slow acknowledgement may have outlived it."""

@@ -10,7 +10,7 @@ from fsm_agent.llm.arguments import is_complete, parse_arguments
 from fsm_agent.llm.model import RequestedCall
 from fsm_agent.llm.names import offered_name
 from fsm_agent.llm.wire import CallDelta, FunctionDelta
-from fsm_agent.run.content import clean_text
+from fsm_agent.run.content import clean_json, clean_text
 
 MAX_CALLS = 128
 _PARALLEL = ("multi_tool_use.parallel", "parallel")
@@ -108,7 +108,7 @@ class CallAssembler:
             problem = "The reply hit its length limit, and the arguments were cut off."
         return RequestedCall(
             name=offered_name(clean_text(call.name), self._offered),
-            arguments=_cleaned(arguments),
+            arguments=clean_json(arguments),
             raw_arguments=raw,
             problem=problem,
             provider_id=clean_text(call.id),
@@ -148,14 +148,3 @@ def _joined_name(known: str, fragment: str) -> str:
     if not known or fragment.startswith(known):
         return fragment
     return known if fragment == known else known + fragment
-
-
-def _cleaned(value: Any) -> Any:
-    """`value` with lone surrogates replaced in every string."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, list):
-        return [_cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {clean_text(key): _cleaned(item) for key, item in value.items()}
-    return value

@@ -16,7 +16,7 @@ from fsm_agent.run.content import (
     NoteMessage,
     ToolMessage,
     UserMessage,
-    clean_text,
+    clean_json,
 )
 
 CONTINUE = "Continue."
@@ -38,12 +38,12 @@ class RequestBuilder:
 
     def body(self, request: StepRequest, model: str, profile: Profile) -> bytes:
         """The JSON of the request."""
-        head = msgspec.json.encode(_cleaned(fields(request, model, profile)))
+        head = msgspec.json.encode(clean_json(fields(request, model, profile)))
         messages = b",".join(self._messages(request, profile))
         return head[:-1] + b',"messages":[' + messages + b"]}"
 
     def _messages(self, request: StepRequest, profile: Profile) -> list[bytes]:
-        system = {"role": profile.system_role, "content": clean_text(system_text(request))}
+        system = {"role": profile.system_role, "content": clean_json(system_text(request))}
         parts = [msgspec.json.encode(system)]
         parts += [self._message(message, profile) for message in request.messages]
         last = request.messages[-1] if request.messages else None
@@ -55,7 +55,7 @@ class RequestBuilder:
         key = (message, profile.has_tools, profile.echoes_reasoning)
         kept = self._kept.get(key)
         if kept is None:
-            kept = msgspec.json.encode(_cleaned(message_object(message, profile)))
+            kept = msgspec.json.encode(clean_json(message_object(message, profile)))
             self._keep(key, kept)
         return kept
 
@@ -155,14 +155,3 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
         "parameters": tool.parameters,
     }
     return {"type": "function", "function": function}
-
-
-def _cleaned(value: Any) -> Any:
-    """`value` with lone surrogates replaced, which no JSON encoder takes."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, list):
-        return [_cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    return value

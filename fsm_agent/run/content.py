@@ -89,6 +89,17 @@ def clean_text(text: str) -> str:
     return text
 
 
+def clean_json(value: Any) -> Any:
+    """`value`, made of JSON's types, with every string of it cleaned."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list):
+        return [clean_json(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_json(key): clean_json(item) for key, item in value.items()}
+    return value
+
+
 def canonical_json(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no blanks. Equal values give equal text.
 

@@ -1,4 +1,4 @@
-"""Running the calls that were started: time limits, retries, and how many at once."""
+"""Running a call that was started: its time limit, its retries, its result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -23,7 +22,6 @@ from .results import CannotShow, cause_of, show
 from .running import Ended, start
 
 GRACE_S = 1.0  # to end by itself, once cancelled
-MAX_LEFT_BEHIND = 32  # threads of one tool that nobody waits for any more
 
 _NOT_WORTH_A_RETRY = (
     ArithmeticError,
@@ -210,85 +208,6 @@ class _Again(Exception):
     """Asks stamina for another attempt."""
 
 
-class Dispatcher:
-    """Runs at most `limit` calls at once, and of each tool at most its `concurrency`.
-
-    More calls wait, none is dropped. A place counts as free when its call is answered; a tool's own
-    place only once its function has really ended.
-    """
-
-    def __init__(
-        self, limit: int = 8, *, grace_s: float = GRACE_S, clock: Clock | None = None
-    ) -> None:
-        self._limit = asyncio.Semaphore(limit)
-        self._most = max(limit, MAX_LEFT_BEHIND)
-        self._places: WeakKeyDictionary[Tool[..., Any], _Places] = WeakKeyDictionary()
-        self._grace_s, self._clock = grace_s, clock or SystemClock()
-
-    async def run(
-        self,
-        tool: Tool[..., Any],
-        bound: Bound,
-        context: ToolContext,
-        *,
-        timeout_s: float | None = None,
-    ) -> Result:
-        """Wait for a place, then run the call as `run_call` does. Time in the queue is not counted.
-
-        Where all places of the tool are held by calls that were given up and never ended, the
-        call is answered with an error and not started.
-        """
-        places = self._places.setdefault(tool, _Places(tool.concurrency or self._most))
-        if not await places.enter():
-            return _not_started(tool)
-        left_behind: list[asyncio.Future[Ended]] = []
-        try:
-            async with self._limit:
-                return await run_call(
-                    tool,
-                    bound,
-                    context,
-                    timeout_s=timeout_s,
-                    grace_s=self._grace_s,
-                    clock=self._clock,
-                    on_left_behind=left_behind.append,
-                )
-        finally:
-            places.leave(left_behind)
-
-
-class _Places:
-    """How many calls of one tool may run, with those counted that were given up and still run."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._stuck = 0
-        self._free = asyncio.Semaphore(limit)
-
-    async def enter(self) -> bool:
-        """Wait for a place. False where no call holds one that will end."""
-        await self._free.acquire()
-        if self._stuck < self._limit:
-            return True
-        self._free.release()  # the next in the queue learns it too
-        return False
-
-    def leave(self, left_behind: list[asyncio.Future[Ended]]) -> None:
-        still = [running for running in left_behind if not running.done()]
-        if not still:
-            self._free.release()
-            return
-        self._stuck += 1
-        still[0].add_done_callback(self._ended)
-        if self._stuck == self._limit:
-            self._free.release()  # not a place, but a word to those who wait: see enter
-
-    def _ended(self, _: asyncio.Future[Ended]) -> None:
-        if self._stuck < self._limit:
-            self._free.release()
-        self._stuck -= 1  # at the limit, the place was released as the word already
-
-
 def _result(
     tool: Tool[..., Any], ended: Ended | TimedOut, timeout_s: float, took_ms: int, attempts: int
 ) -> Result:
@@ -333,11 +252,6 @@ def _timeout_text(tool: Tool[..., Any], timeout_s: float, still: bool) -> str:
     if isinstance(tool.effect, Keyed):
         return text + " Its effect may have happened; the same call would carry the same key."
     return text + " Its effect may have happened."
-
-
-def _not_started(tool: Tool[..., Any]) -> Result:
-    text = f"{tool.name} was not started: earlier calls of it were given up and still run."
-    return Result(status="error", text=text, took_ms=0, attempts=0)
 
 
 def _ended(running: asyncio.Future[Ended]) -> Ended:

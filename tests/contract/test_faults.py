@@ -1,6 +1,6 @@
 """What networks and servers do to a call: nothing is lost, doubled or answered to somebody else."""
 
-# ruff: noqa: ASYNC110, ASYNC221, ASYNC222  waits are for conditions in servers
+# ruff: noqa: ASYNC221, ASYNC222  waits are for conditions in servers
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fsm_agent.testing.crash import Outcome, Report, Scenario, sweep

@@ -67,9 +67,7 @@ def cli(*words: str) -> list[str]:
     return [sys.executable, "-m", "fsm_agent", *words]
 
 
-def test_the_python_example_ends_with_its_answer(
-    folder: Path, environment: dict[str, str]
-) -> None:
+def test_the_python_example_ends_with_its_answer(folder: Path, environment: dict[str, str]) -> None:
     done = run([sys.executable, "main.py"], folder, environment)
 
     shown, last = done.stdout.splitlines()

@@ -53,7 +53,7 @@ def lease_of(name: str, term_ms: int = 60_000) -> Lease:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  the heartbeat has no event for tests
+        while not condition():
             await asyncio.sleep(0.002)
 
 

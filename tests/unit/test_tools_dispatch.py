@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.tools import ToolContext, done, keyed, probed, tool
-from fsm_agent.tools.dispatch import Dispatcher, Result, run_call
+from fsm_agent.tools.dispatch import Result, run_call
 from fsm_agent.tools.results import MAX_FULL_BYTES, cause_of, show
 
 CONTEXT = ToolContext(run_id="r", call_id="c", idempotency_key="k")
@@ -385,104 +385,6 @@ def counting(**settings: Any) -> tuple[Any, list[int]]:
         return n
 
     return work, most
-
-
-async def run_many(dispatcher: Dispatcher, made: Any, count: int) -> list[Result]:
-    async with asyncio.TaskGroup() as tasks:
-        started = [
-            tasks.create_task(dispatcher.run(made, made.bind(f'{{"n":{n}}}'), CONTEXT))
-            for n in range(count)
-        ]
-    return [task.result() for task in started]
-
-
-@pytest.mark.parametrize(("settings", "most"), [({}, 8), ({"concurrency": 3}, 3)])
-async def test_calls_beyond_the_limit_wait_and_none_is_dropped(settings, most):
-    work, seen = counting(**settings)
-
-    results = await run_many(Dispatcher(limit=8), work, 50)
-
-    assert [r.text for r in results] == [str(n) for n in range(50)]
-    assert seen == [most]
-
-
-async def test_a_stuck_thread_takes_no_place_from_other_tools():
-    free = threading.Event()
-    dispatcher = Dispatcher(limit=1, grace_s=0.001)
-
-    @tool(timeout_s=0.005)
-    def stuck(n: int) -> str:
-        return str(free.wait())
-
-    work, _ = counting()
-    results = await run_many(dispatcher, stuck, 3)
-    others = await run_many(dispatcher, work, 3)
-    free.set()
-
-    assert [r.is_still_running for r in results] == [True] * 3
-    assert [r.text for r in others] == ["0", "1", "2"]
-
-
-async def test_a_tools_own_place_is_held_until_its_function_has_ended():
-    free = threading.Event()
-    dispatcher = Dispatcher(grace_s=0.001)
-
-    @tool(timeout_s=0.005, concurrency=1)
-    def one_at_a_time(n: int) -> str:
-        return "done" if n or free.wait() else ""
-
-    first, second, third = await run_many(dispatcher, one_at_a_time, 3)
-
-    assert first.is_still_running
-    for refused in (second, third):
-        assert (refused.status, refused.attempts, refused.is_effect_unknown) == ("error", 0, False)
-        assert "was not started" in refused.text
-
-    free.set()
-
-    async def run_again() -> Result:
-        bound = one_at_a_time.bind('{"n":1}')
-        return await dispatcher.run(one_at_a_time, bound, CONTEXT, timeout_s=5)
-
-    async with asyncio.timeout(5):
-        while not (again := await run_again()).attempts:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-    assert again.text == "done"
-
-
-async def test_one_of_two_places_stuck_leaves_the_other_working():
-    free = threading.Event()
-    dispatcher = Dispatcher(grace_s=0.001)
-    seen: list[int] = []
-
-    @tool(concurrency=2)
-    def f(n: int) -> str:
-        if n == 0:
-            free.wait()
-        seen.append(n)
-        return str(n)
-
-    def run(n: int) -> Any:
-        return dispatcher.run(f, f.bind(f'{{"n":{n}}}'), CONTEXT, timeout_s=60 if n else 0.005)
-
-    async with asyncio.TaskGroup() as tasks:
-        started = [tasks.create_task(run(n)) for n in range(6)]
-    results = [task.result() for task in started]
-    free.set()
-
-    assert [r.status for r in results] == ["timeout", *["success"] * 5]
-    assert sorted(seen[:5]) == [1, 2, 3, 4, 5]
-
-
-async def test_one_failing_call_leaves_its_siblings_alone():
-    @tool
-    def f(n: int) -> int:
-        return 6 // n
-
-    results = await run_many(Dispatcher(), f, 3)
-
-    assert [r.status for r in results] == ["error", "success", "success"]
-    assert results[0].text.startswith("ZeroDivisionError")
 
 
 async def test_a_probed_tool_given_up_midway_has_an_unknown_effect():
