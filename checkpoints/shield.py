@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -70,8 +71,20 @@ class _Rest:
         self._steps, self._waits_for = steps, waits_for
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        yield self._waits_for
-        return (yield from self._steps)
+        waits_for = self._waits_for
+        while True:
+            # What ends the wait goes on into the call: it knows what a failure means.
+            step: Callable[[], Any]
+            try:
+                yield waits_for
+            except BaseException as error:
+                step = partial(self._steps.throw, error)
+            else:
+                step = partial(self._steps.send, None)
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
 
 
 async def _awaited(rest: _Rest) -> Any:

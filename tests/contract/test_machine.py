@@ -246,12 +246,12 @@ class TwoClients(RuleBasedStateMachine):
         if ruled == decision_id:
             assert self.do(call).is_repeat
             return
-        if self.is_closed:
+        if ruled is not None:
+            expected = AlreadyDecided
+        elif self.is_closed:
             expected = RunClosed
         elif ask_id not in self.asks:
             expected = AskNotFound
-        elif ruled is not None:
-            expected = AlreadyDecided
         if expected is not None:
             with pytest.raises(expected):
                 self.do(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from checkpoints.errors import BadRunId, BadStoreUrl, CorruptEntry, StoreUsageEr
 from checkpoints.keys import Keys, checked_namespace, meta_key
 from checkpoints.model import Entry
 from checkpoints.pipeline import Replies, pack
-from checkpoints.shield import through
+from checkpoints.shield import Answer, through
 from checkpoints.transport import ReplyError
 
 PACKAGE = Path(checkpoints.__file__).parent
@@ -274,3 +275,45 @@ async def test_a_shielded_failure_is_the_callers() -> None:
 
     with pytest.raises(ValueError, match="mine"):
         await through(fail())
+
+
+async def test_a_shielded_call_meets_the_failures_that_it_waits_for() -> None:
+    """As a commit does whose connection cannot be made: it must see that, and try again."""
+    met: list[str] = []
+
+    async def refused() -> None:
+        await asyncio.sleep(0)
+        raise ConnectionRefusedError
+
+    async def insist() -> str:
+        for _ in range(3):
+            try:
+                await asyncio.shield(asyncio.ensure_future(refused()))
+            except ConnectionRefusedError:
+                met.append("refused")
+        answer = Answer()
+        asyncio.get_running_loop().call_soon(answer.set_exception, ValueError("no"))
+        with contextlib.suppress(ValueError):
+            await answer
+        return "applied"
+
+    assert await through(insist()) == "applied"
+    assert met == ["refused"] * 3
+
+
+async def test_a_cancelled_caller_hears_of_it_once_the_answer_is_there() -> None:
+    answer = Answer()
+
+    async def write() -> str:
+        return str(await answer)
+
+    task = asyncio.ensure_future(through(write()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+
+    answer.set_result("OK")
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
