@@ -45,6 +45,8 @@ class ClientTransport:
     write: build the client with `retry=Retry(NoBackoff(), 0)` and `protocol=2`.
     """
 
+    is_ours = False
+
     def __init__(self, client: Any, address: str, *, answer_s: float = 3.0) -> None:
         # The client's callbacks would turn raw answers into dicts and tuples that differ by
         # protocol and version; ours are read in one place.

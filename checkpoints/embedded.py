@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import BadStoreUrl, StoreUnavailable
+from .syncing import Syncer
 
 _SOCKET = "server.sock"
 _LOG = "server.log"
@@ -44,6 +45,7 @@ class EmbeddedServer:
         self._users = -1
         self._child = -1
         self._pid = os.getpid()
+        self._syncer: Syncer | None = None
 
     def enter(self) -> str:
         """Use the folder: the path of the socket of its running server.
@@ -67,6 +69,8 @@ class EmbeddedServer:
             self._users = -1
             raise
         atexit.register(self.leave)
+        self._syncer = Syncer(self._folder)
+        self._syncer.start()
         return _socket_path(self._folder)
 
     def ensure(self) -> None:
@@ -81,6 +85,8 @@ class EmbeddedServer:
         if self._users < 0 or os.getpid() != self._pid:
             return
         atexit.unregister(self.leave)
+        if self._syncer:
+            self._syncer.stop()
         with suppress(OSError), self._starting():
             fcntl.flock(self._users, fcntl.LOCK_UN)
             try:
@@ -132,12 +138,11 @@ class EmbeddedServer:
                 [
                     *(binary, "--port", "0", "--unixsocket", _SOCKET, "--unixsocketperm", "700"),
                     *("--dir", ".", "--daemonize", "no", "--databases", "1", "--save", ""),
-                    *(
-                        "--appendonly",
-                        "yes",
-                        "--appendfsync",
-                        "always" if self._durable else "everysec",
-                    ),
+                    # Not everysec: while its fsync is under way, which a busy disk makes long, the
+                    # server answers before it has written, and a kill -9 then loses what it
+                    # acknowledged. With 'no' it writes first; the syncing is ours (see Syncer).
+                    *("--appendonly", "yes"),
+                    *("--appendfsync", "always" if self._durable else "no"),
                     *("--aof-use-rdb-preamble", "yes", "--maxmemory-policy", "noeviction"),
                 ],
                 cwd=self._folder,

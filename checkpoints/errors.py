@@ -12,7 +12,10 @@ CheckpointError
 │   ├── AskNotFound        no such request; carries the ids that are open
 │   ├── AlreadyDecided     somebody was first; carries who, when and what
 │   ├── DecisionStale      the digest is not that of what was shown
+│   ├── AlreadyVoted       this person has spoken, and others are needed
 │   ├── AskExpired         the deadline has passed
+│   ├── AskNotExpired      the deadline has not passed
+│   ├── AskClaimed         somebody else looks at it
 │   └── AskLocked          too early for this verb; carries the time of unlocking
 ├── RunBusy                nobody: another worker holds the lease until `until_ms`
 ├── LeaseLost              nobody: another worker holds the run now
@@ -117,6 +120,34 @@ class AskExpired(DecisionRefused):
         super().__init__(f"request {ask_id!r} has expired.")
 
 
+class AskNotExpired(DecisionRefused):
+    """The expiry of a request came before its deadline by the store's clock (0: it has none)."""
+
+    def __init__(self, ask_id: str, expires_ms: int) -> None:
+        self.ask_id, self.expires_ms = ask_id, expires_ms
+        super().__init__(f"request {ask_id!r} has not expired yet.")
+
+
+class AlreadyVoted(DecisionRefused):
+    """This person's word on the request is on record already, and others are needed."""
+
+    def __init__(self, ask_id: str, verb: str, by: str, at_ms: int, missing: int) -> None:
+        self.ask_id, self.verb, self.by, self.at_ms = ask_id, verb, by, at_ms
+        self.missing = missing
+        super().__init__(
+            f"request {ask_id!r} has the word of {by} already ({verb}). "
+            f"It needs {missing} more {'person' if missing == 1 else 'people'}."
+        )
+
+
+class AskClaimed(DecisionRefused):
+    """Somebody else said before that they look at the request."""
+
+    def __init__(self, ask_id: str, by: str, at_ms: int) -> None:
+        self.ask_id, self.by, self.at_ms = ask_id, by, at_ms
+        super().__init__(f"request {ask_id!r} is claimed by {by}, who may release it.")
+
+
 class AskLocked(DecisionRefused):
     """This verb may be used only from `unlock_ms` (the store's clock, ms since 1970)."""
 
@@ -138,11 +169,11 @@ class RunBusy(CheckpointError):
 
 
 class LeaseLost(CheckpointError):
-    """Another worker has taken the run over: stop at once, start nothing more."""
+    """The run is no longer this worker's: stop at once, start nothing more."""
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        super().__init__(f"run {run_id!r} was taken over by another worker.")
+    def __init__(self, run_id: str, reason: str = "was taken over by another worker") -> None:
+        self.run_id, self.reason = run_id, reason
+        super().__init__(f"run {run_id!r} {reason}.")
 
 
 class StoreDiverged(CheckpointError):

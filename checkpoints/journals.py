@@ -27,7 +27,7 @@ from .model import (
     RunId,
 )
 from .ownership import Ownership
-from .shield import through
+from .shield import landed, through
 from .together import together
 from .transport import Arg
 
@@ -58,7 +58,8 @@ class Journals(Ownership):
 
     async def commit(self, lease: Lease, commit: Commit) -> Committed:
         """See Store. A cancelled caller waits for the answer, and is then cancelled."""
-        return await through(self._commit(lease, commit))
+        call = self._commit(lease, commit)
+        return await (through(call) if self._line.is_ours else landed(call))
 
     async def _commit(self, lease: Lease, commit: Commit) -> Committed:
         keys = self._of(lease.run_id)

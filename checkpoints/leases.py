@@ -22,7 +22,7 @@ _MARGIN = 2 / 3  # of the term; the rest is for clocks that differ and for a sto
 class _Held:
     """A lease that is being kept."""
 
-    __slots__ = ("confirmed", "is_lost", "lease", "mail", "on_mail", "task")
+    __slots__ = ("confirmed", "is_lost", "lease", "mail", "on_mail", "reason", "task")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class _Held:
         self.on_mail = on_mail
         self.mail = -1  # unknown until the first renewal
         self.is_lost = False
+        self.reason = ""
 
     def ends(self) -> float:
         return self.confirmed + self.lease.term_ms / 1000 * _MARGIN
@@ -113,7 +114,7 @@ class Heartbeat:
         except asyncio.CancelledError:
             # uncancel() counts: above zero, somebody else wants this task to end as well.
             if held.is_lost and task.uncancel() == 0:
-                raise LeaseLost(lease.run_id) from None
+                raise LeaseLost(lease.run_id, held.reason) from None
             raise
         except BaseException:
             if held.is_lost:
@@ -155,17 +156,22 @@ class Heartbeat:
     async def _run(self) -> None:
         beat = monotonic()
         while True:
+            planned = self._next(beat)
             try:
-                async with asyncio.timeout(max(0.0, self._next(beat) - monotonic())):
+                async with asyncio.timeout(max(0.0, planned - monotonic())):
                     await self._has_new.wait()
                 self._has_new.clear()  # its term may be shorter than the pause that we were in
                 continue
             except TimeoutError:
                 beat = monotonic()
-            self._give_up_expired()
+            # Something blocked the loop: the leases may have run out, and still be ours. Nothing new
+            # starts meanwhile (may_start), and the store knows whether anybody took them.
+            grace_s = self._pause_s() if beat - planned > self._pause_s() else 0.0
+            if not grace_s:
+                self._give_up_expired()
             batch = list(self._held.values())
             if batch:
-                await self._renew(batch)
+                await self._renew(batch, grace_s)
 
     def _next(self, beat: float) -> float:
         """When to look again: at the next beat, or when a lease's margin ends before it."""
@@ -177,9 +183,9 @@ class Heartbeat:
         shortest = min((h.lease.term_ms for h in self._held.values()), default=0) / 3000
         return min(self._interval_s, shortest) if shortest else self._interval_s
 
-    async def _renew(self, batch: list[_Held]) -> None:
+    async def _renew(self, batch: list[_Held], grace_s: float) -> None:
         sent = monotonic()
-        left_s = min(held.ends() for held in batch) - sent
+        left_s = max(grace_s, min(held.ends() for held in batch) - sent)
         try:
             # No longer than a few beats: leases that come meanwhile want their renewal too.
             async with asyncio.timeout(max(0.0, min(left_s, 4 * self._pause_s()))):
@@ -196,7 +202,7 @@ class Heartbeat:
 
     def _take(self, held: _Held, fate: Renewal, sent: float) -> None:
         if not fate.is_held:
-            self._lose(held, "taken over")
+            self._lose(held, "was taken over by another worker, or is gone from the store")
             return
         held.confirmed = max(held.confirmed, sent)
         if fate.mail > held.mail:
@@ -209,11 +215,12 @@ class Heartbeat:
         now = monotonic()
         for held in list(self._held.values()):
             if now >= held.ends():
-                self._lose(held, "not renewed in time")
+                self._lose(held, "could not keep its lease: the store did not answer in time")
 
     def _lose(self, held: _Held, reason: str) -> None:
         if held.is_lost or self._held.get(held.lease.run_id) is not held:
             return
         held.is_lost = True
+        held.reason = reason
         log.warning("lease.lost", run_id=held.lease.run_id, reason=reason)
         held.task.cancel()

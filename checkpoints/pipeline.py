@@ -69,15 +69,21 @@ class Wire(asyncio.Protocol):
         self._transport = transport
 
     def send(self, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
-        """Send a command, together with those of the same tick. The future may be cancelled."""
+        """Send a command, together with those of the same tick. The future may be cancelled.
+
+        Raises Unreachable on a closed connection, and what `pack` raises, with nothing sent and
+        nobody waiting: a place in the queue without a command would shift every later answer.
+        """
+        packed = pack(args)
+        if self.is_closed:
+            raise Unreachable("the server closed the connection at once")
         future = Answer(loop=self.loop)
         if not self._waiting:
             self._heard = self.loop.time()
             if self._watch is None:
                 self._watch = self.loop.call_later(self._patience_s, self._look)
         self._waiting.append(future)
-        packed = pack(args)
-        if len(self._waiting) == 1 and self._transport is not None and not self.is_closed:
+        if len(self._waiting) == 1 and self._transport is not None:
             # Alone on the line: nothing to share a write with, and a turn of the loop saved.
             self._transport.write(packed)
             return future
@@ -146,6 +152,8 @@ Dial = Callable[[], Awaitable[Wire]]
 
 class Line:
     """A Transport over one Wire at a time; a dropped one is replaced at the next call."""
+
+    is_ours = True
 
     def __init__(self, dial: Dial, address: str) -> None:
         self.address = address

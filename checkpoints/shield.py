@@ -23,7 +23,10 @@ class Answer(asyncio.Future[Any]):
 
 
 async def through(call: Coroutine[Any, Any, T]) -> T:
-    """Await `call` to its end; a cancellation that came meanwhile is raised after it."""
+    """Await `call` to its end; a cancellation that came meanwhile is raised after it.
+
+    Driven in the caller's task: `call` must set no time limit of its own before it waits.
+    """
     landed: T = await _Through(call)
     return landed
 
@@ -45,7 +48,7 @@ class _Through:
                 waits_for = self._steps.send(None)
                 if not isinstance(waits_for, Answer):
                     rest = _awaited(_Rest(self._steps, waits_for))
-                    value = yield from _landed(rest, cancelled).__await__()
+                    value = yield from landed(rest, cancelled).__await__()
                     break
                 waits_for.must_land = True
                 try:
@@ -91,8 +94,10 @@ async def _awaited(rest: _Rest) -> Any:
     return await rest
 
 
-async def _landed(call: Coroutine[Any, Any, T], cancelled: asyncio.CancelledError | None) -> T:
-    """Await `call` in a task of its own, whatever happens to the caller."""
+async def landed(
+    call: Coroutine[Any, Any, T], cancelled: asyncio.CancelledError | None = None
+) -> T:
+    """The same in a task of its own, for any call."""
     task = asyncio.ensure_future(call)
     while not task.done():
         try:

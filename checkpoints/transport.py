@@ -32,6 +32,7 @@ class Transport(Protocol):
     """Something that carries one command at a time from each caller, for many callers at once."""
 
     address: str
+    is_ours: bool  # waits for nothing but answers, and sets no time limit on the caller's task
 
     def call(self, *args: Arg, patience_s: float | None = None) -> Awaitable[Reply]:
         """Send a command once, never twice, and return its answer as RESP2 gives it.

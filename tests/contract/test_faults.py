@@ -14,6 +14,8 @@ from time import monotonic
 import pytest
 
 from checkpoints import StoreSettings, open_store, scripts
+from checkpoints.address import Address
+from checkpoints.connect import dialler
 from checkpoints.errors import (
     LeaseLost,
     StoreDiverged,
@@ -21,6 +23,7 @@ from checkpoints.errors import (
     StoreUsageError,
 )
 from checkpoints.model import RunId
+from checkpoints.pipeline import Line
 from checkpoints.redis_store import RedisStore
 from checkpoints.testing.contract import (
     R,
@@ -429,3 +432,40 @@ async def test_answers_that_nobody_asked_for_end_the_connection() -> None:
         await open_store(f"redis://127.0.0.1:{port}", settings=QUICK)
 
     server.close()
+
+
+async def test_an_argument_that_cannot_be_sent_shifts_nobodys_answers(store: RedisStore) -> None:
+    claim = await started(store)
+    await store.create(RunId("other"), op="o", body=b"x", snapshot=b"")
+
+    for bad in ("\ud800", object()):
+        with pytest.raises((UnicodeEncodeError, TypeError)):
+            await store.decide(R, "q", decision(bad))  # type: ignore[arg-type]
+
+    for _ in range(3):
+        heads = await asyncio.gather(store.head(R), store.head(RunId("other")))
+        assert [found.run_id for found in heads] == [R, "other"]
+    assert (await store.commit(claim.lease, commit_of(claim))).seq == 2
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["opening", "committing"])
+async def test_a_peer_that_accepts_and_closes_is_an_absent_server(
+    short_folder: Path, debian: Clients, is_open: bool
+) -> None:
+    """As a proxy does before a dead server, and a server that is full."""
+    socket = short_folder / "closing.sock"
+    server = await asyncio.start_unix_server(lambda reader, writer: writer.close(), socket)
+    async with server, asyncio.timeout(20):
+        if not is_open:
+            with pytest.raises(StoreUnavailable):
+                await open_store(f"unix://{socket}", settings=QUICK)
+            return
+        store = await debian()
+        claim = await started(store, term_ms=1500)
+        line = store._line
+        assert isinstance(line, Line)
+        line._dial = dialler(Address(path=str(socket)), QUICK)
+        line.drop("as if the server had died")
+
+        with pytest.raises(StoreUnavailable):
+            await store.commit(claim.lease, commit_of(claim))

@@ -12,19 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.testing import ModelServer, Script, call, when
+from fsm_agent.testing import ModelServer
+from fsm_agent.testing.model_server import load_script
 
 ROOT = Path(__file__).parents[2]
 TASK = "Refund order A7, the customer is right."
-
-SCRIPT = Script(
-    when(tool="refund").then("Order A7 was paid back.", label="FINISH"),
-    when(tool="look_up").then(
-        tool_calls=[call("hold", order="A7"), call("refund", order="A7", amount=42)], label="TOOL"
-    ),
-    when(user="Refund order A7").then(tool_calls=[call("look_up", order="A7")], label="TOOL"),
-)
-
 
 def blocks(language: str) -> list[str]:
     text = (ROOT / "README.md").read_text()
@@ -33,16 +25,18 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    first, second = blocks("python")[:2]
-    assert first.startswith("# desk.py")
-    (tmp_path / "desk.py").write_text(first)
-    (tmp_path / "main.py").write_text(second)
+    desk, script, main = blocks("python")[:3]
+    assert desk.startswith("# desk.py")
+    assert script.startswith("# script.py")
+    (tmp_path / "desk.py").write_text(desk)
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "main.py").write_text(main)
     return tmp_path
 
 
 @pytest.fixture
 def environment(folder: Path) -> Iterator[dict[str, str]]:
-    with ModelServer(SCRIPT).in_thread() as server:
+    with ModelServer(load_script(f"{folder / 'script.py'}:script")).in_thread() as server:
         own = {
             "OPENAI_BASE_URL": server.base_url,
             "OPENAI_API_KEY": "any",
@@ -96,9 +90,7 @@ def test_the_commands_of_the_example_lead_to_the_answer(
     assert "refund" in shown.stdout
 
 
-def test_the_script_of_the_testing_section_is_one(folder: Path) -> None:
-    namespace: dict[str, object] = {}
+def test_the_lines_of_the_testing_section_work(folder: Path) -> None:
+    namespace: dict[str, object] = {"script": load_script(f"{folder / 'script.py'}:script")}
 
-    exec(blocks("python")[2], namespace)
-
-    assert isinstance(namespace["script"], Script)
+    exec(blocks("python")[3], namespace)
