@@ -197,7 +197,9 @@ async def main() -> None:
         socket = await asyncio.to_thread(holder.enter)
         try:
             python = sys.version.split()[0]
-            print(f"Python {python}, {os.cpu_count()} cores, an embedded server, AOF everysec")
+            print(
+                f"Python {python}, {os.cpu_count()} cores, an embedded server, synced each second"
+            )
             await bench_turns(url, socket, rounds, sizes)
             await bench_runs(url, socket, [1, 100] if options.quick else [1, 100, 1000])
             await bench_resume(url, sizes)

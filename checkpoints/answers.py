@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from .errors import CorruptEntry, StoreDiverged, StoreUsageError
-from .model import Ask, AskRecord, Entry, Head, Ruling, RunId, Signal, Status
+from .model import Ask, AskRecord, Comment, Entry, Head, Ruling, RunId, Signal, Status, Vote
 
 HEAD_FIELDS = 13
 
@@ -74,12 +74,25 @@ def packed_ask(ask: Ask) -> bytes:
     """A request as commit.lua files it behind the time of opening."""
     if not ask.digest or any(c.isspace() for c in ask.digest):
         raise StoreUsageError(f"request {ask.ask_id!r} has a digest that is empty or has spaces.")
-    return b"%d %d %s " % (ask.expires_ms, ask.unlock_ms, ask.digest.encode()) + ask.body
+    # The quorum stands behind the unlock time where there is one: most have none, and older
+    # versions do not know it.
+    lock = b"%d:%d" % (ask.unlock_ms, ask.quorum) if ask.quorum > 1 else b"%d" % ask.unlock_ms
+    return b"%d %s %s " % (ask.expires_ms, lock, ask.digest.encode()) + ask.body
 
 
-def ask_record(run_id: RunId, ask_id: str, request: bytes, ruling: bytes | None) -> AskRecord:
-    """A request with its ruling, from the two fields of the asks hash."""
-    opened, expires, unlock, digest, body = request.split(b" ", 4)
+def ask_record(
+    run_id: RunId,
+    ask_id: str,
+    request: bytes,
+    ruling: bytes | None,
+    votes: bytes | None = None,
+    claim: bytes | None = None,
+    comments: bytes | None = None,
+) -> AskRecord:
+    """A request with what people made of it, from its fields of the asks hash."""
+    opened, expires, lock, digest, body = request.split(b" ", 4)
+    unlock, _, quorum = lock.partition(b":")
+    claimed_ms, claimed_by = _claim(claim) if claim else (0, "")
     return AskRecord(
         run_id=run_id,
         ask=Ask(
@@ -88,10 +101,43 @@ def ask_record(run_id: RunId, ask_id: str, request: bytes, ruling: bytes | None)
             body=body,
             expires_ms=int(expires),
             unlock_ms=int(unlock),
+            quorum=int(quorum or 1),
         ),
         opened_ms=int(opened),
         ruling=None if ruling is None else _ruling(ask_id, ruling),
+        votes=tuple(_votes(votes or b"")),
+        comments=tuple(_comments(comments or b"")),
+        claimed_by=claimed_by,
+        claimed_ms=claimed_ms,
     )
+
+
+def _votes(packed: bytes) -> Iterator[Vote]:
+    while packed:
+        at, *sizes, rest = packed.split(b" ", 5)
+        (_, verb, by, _), packed = _cut(rest, sizes)
+        yield Vote(verb=verb.decode(), by=by.decode(), at_ms=int(at))
+
+
+def _comments(packed: bytes) -> Iterator[Comment]:
+    while packed:
+        at, _, *sizes, rest = packed.split(b" ", 4)
+        (by, text), packed = _cut(rest, sizes)
+        yield Comment(by=by.decode(), at_ms=int(at), text=text.decode())
+
+
+def _claim(packed: bytes) -> tuple[int, str]:
+    at, size, rest = packed.split(b" ", 2)
+    return int(at), rest[: int(size)].decode()
+
+
+def _cut(packed: bytes, sizes: Sequence[bytes]) -> tuple[list[bytes], bytes]:
+    """Pieces of these sizes, and what is left."""
+    pieces = []
+    for size in map(int, sizes):
+        pieces.append(packed[:size])
+        packed = packed[size:]
+    return pieces, packed
 
 
 def _ruling(ask_id: str, packed: bytes) -> Ruling:

@@ -135,8 +135,8 @@ class Calls:
         self._known[run_id] = max(seq, self._known.get(run_id, 0))
         trim(self._known, run_id)
 
-    def _check_known(self, run_id: str, stored: int) -> None:
-        known = self._known.get(run_id, 0)
+    def _check_known(self, run_id: str, stored: int, known: int) -> None:
+        """`known` is from before the read was sent: a commit may be acknowledged meanwhile."""
         if stored < known:
             raise StoreRegressed(run_id, known, stored)
         self._remember(run_id, stored)

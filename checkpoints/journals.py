@@ -126,6 +126,7 @@ class Journals(Ownership):
         at = max(after, 1)
         # The head first, in one write with the first page: an entry that comes between the two is
         # cut off below, so that both agree.
+        known = self._known.get(run_id, 0)
         (last, last_chain), page = await together(
             [
                 self._read("HMGET", keys.head, "n", "h"),
@@ -135,7 +136,7 @@ class Journals(Ownership):
         if last is None:
             raise self._absent(run_id)
         end = int(last)
-        self._check_known(run_id, end)
+        self._check_known(run_id, end, known)
         entries = [answers.entry(run_id, item) for item in page]
         # Also where the page is short: if the head's read was repeated, it may be the later one.
         while page and entries[-1].seq < end:

@@ -33,7 +33,7 @@ class RunKeys(NamedTuple):
     head: bytes  # hash of constant size
     journal: bytes  # stream: seq-0 → op, chain, body
     snapshot: bytes  # string; apart from the head, which stays a small listpack that way
-    asks: bytes  # hash: q + ask id → request, r + ask id → ruling
+    asks: bytes  # hash: q + ask id → request, r → ruling, v → votes, w → claim, c → comments
     mailbox: bytes  # hash: signal id → number, time, mark, body
     marks: bytes  # list: marks of the last consumed signals
     orphans: bytes  # list

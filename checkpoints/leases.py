@@ -164,8 +164,8 @@ class Heartbeat:
                 continue
             except TimeoutError:
                 beat = monotonic()
-            # Something blocked the loop: the leases may have run out, and still be ours. Nothing new
-            # starts meanwhile (may_start), and the store knows whether anybody took them.
+            # Something blocked the loop: the leases may have run out, and still be ours. Nothing
+            # new starts meanwhile (may_start), and the store knows whether anybody took them.
             grace_s = self._pause_s() if beat - planned > self._pause_s() else 0.0
             if not grace_s:
                 self._give_up_expired()

@@ -63,8 +63,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a run waits for a person to decide.
 
     A decision counts only if it names `digest`. From `expires_ms` on (0: never) no decision is
-    taken; verbs that need it are refused before `unlock_ms` (0: not locked). Opening an id again
-    replaces an open request, and leaves a decided one as it is.
+    taken but the expiry itself; verbs that need it are refused before `unlock_ms` (0: not locked).
+    With a `quorum` above 1 so many distinct voters must say the same; a veto needs one. Opening an
+    id again replaces an open request and its votes, and leaves a decided one as it is.
     """
 
     ask_id: str
@@ -72,6 +73,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     expires_ms: int = 0
     unlock_ms: int = 0
+    quorum: int = 1
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     body: bytes  # goes to the run's mailbox
     needs_unlock: bool = False
+    voter: str = ""  # equal for the same person, however they write their name; '': `by`
+    is_veto: bool = False  # decides alone, whatever the quorum
+    is_expiry: bool = False  # time's own word: taken from `expires_ms` on, and not before
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,21 +98,43 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     at_ms: int
     is_repeat: bool  # this decision id had been recorded before
+    missing: int = 0  # how many more must say the same; 0: it is decided
+
+
+class Vote(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several decisions that a quorum is made of."""
+
+    verb: str
+    by: str
+    at_ms: int
+
+
+class Comment(msgspec.Struct, frozen=True, kw_only=True):
+    """Words about a request: they decide nothing."""
+
+    by: str
+    at_ms: int
+    text: str
 
 
 class AskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An Ask as it is stored, with its ruling where there is one."""
+    """An Ask as it is stored, with its ruling where there is one, and what people said of it."""
 
     run_id: RunId
     ask: Ask
     opened_ms: int
     ruling: Ruling | None = None
+    votes: tuple[Vote, ...] = ()
+    comments: tuple[Comment, ...] = ()
+    claimed_by: str = ""  # who said that they look at it; keeps nobody else from deciding
+    claimed_ms: int = 0
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
     """What the outside says to a run. It waits in the mailbox until a commit consumes it.
 
-    The mailbox id of a decision is 'decision:' + ask id; `number` orders a run's mailbox.
+    The mailbox id of a decision is 'decision:' + ask id, that of a vote begins with 'vote:';
+    `number` orders a run's mailbox.
     """
 
     signal_id: str

@@ -33,7 +33,7 @@ class Ownership(Calls):
         keys = self._of(run_id)
         if not nonce or term_ms < 1:
             raise StoreUsageError("a claim needs a nonce and a term of at least 1 ms.")
-        sent = monotonic()
+        sent, known = monotonic(), self._known.get(run_id, 0)
         reply = await self._script(
             "claim",
             (keys.head, keys.snapshot, keys.partition.due, keys.partition.statuses),
@@ -50,7 +50,7 @@ class Ownership(Calls):
             case b"NONE":
                 raise self._absent(run_id)
         head = answers.head(run_id, reply[3:])
-        self._check_known(run_id, head.seq)
+        self._check_known(run_id, head.seq, known)
         self._confirm(nonce, sent)
         return Claim(
             lease=Lease(run_id, head.token, nonce, owner, term_ms),

@@ -11,11 +11,15 @@ from . import answers
 from .calls import Calls
 from .errors import (
     AlreadyDecided,
+    AlreadyVoted,
+    AskClaimed,
     AskExpired,
     AskLocked,
+    AskNotExpired,
     AskNotFound,
     DecisionStale,
     RunClosed,
+    StoreUsageError,
 )
 from .model import (
     AskRecord,
@@ -25,6 +29,9 @@ from .model import (
     Signal,
 )
 from .together import together
+
+MOST_COMMENTS = 100  # on one request
+_FIELDS = (b"q", b"r", b"v", b"w", b"c")  # of a request in the asks hash
 
 
 class People(Calls):
@@ -56,6 +63,7 @@ class People(Calls):
             (keys.head, keys.asks, keys.mailbox, part.due, part.open_asks, part.ruled_asks),
             *(run_id, ask_id, decision.decision_id, decision.verb, decision.by),
             *(decision.digest, decision.body, int(decision.needs_unlock), _new_mark()),
+            *(decision.voter or decision.by, int(decision.is_veto), int(decision.is_expiry)),
         )
         match reply[0]:
             case b"NONE":
@@ -66,14 +74,62 @@ class People(Calls):
                 raise AskNotFound(run_id, ask_id, (item.decode() for item in reply[1:]))
             case b"EXPIRED":
                 raise AskExpired(ask_id, int(reply[1]))
+            case b"EARLY":
+                raise AskNotExpired(ask_id, int(reply[1]))
             case b"STALE":
                 raise DecisionStale(ask_id, reply[1].decode())
             case b"LOCKED":
                 raise AskLocked(ask_id, int(reply[1]), int(reply[2]))
         at_ms, verb, by = int(reply[1]), reply[2].decode(), reply[3].decode()
+        missing = int(reply[4]) if len(reply) > 4 else 0
         if reply[0] == b"DECIDED":
             raise AlreadyDecided(ask_id, verb, by, at_ms)
-        return Ruling(ask_id=ask_id, verb=verb, by=by, at_ms=at_ms, is_repeat=reply[0] == b"REPEAT")
+        if reply[0] == b"SAME":
+            raise AlreadyVoted(ask_id, verb, by, at_ms, missing)
+        return Ruling(
+            ask_id=ask_id,
+            verb=verb,
+            by=by,
+            at_ms=at_ms,
+            is_repeat=reply[0] in (b"REPEAT", b"REVOTED"),
+            missing=missing,
+        )
+
+    async def comment(self, run_id: RunId, ask_id: str, *, by: str, text: str) -> None:
+        """See Store."""
+        self._check_sizes((text.encode(),), b"")
+        await self._note(run_id, ask_id, "comment", by, by, text)
+
+    async def claim_ask(self, run_id: RunId, ask_id: str, *, by: str, voter: str = "") -> None:
+        """See Store."""
+        await self._note(run_id, ask_id, "claim", by, voter or by, "")
+
+    async def release_ask(self, run_id: RunId, ask_id: str, *, by: str, voter: str = "") -> None:
+        """See Store."""
+        await self._note(run_id, ask_id, "release", by, voter or by, "")
+
+    async def _note(
+        self, run_id: RunId, ask_id: str, kind: str, by: str, voter: str, text: str
+    ) -> None:
+        keys = self._of(run_id)
+        reply = await self._script(
+            "note",
+            (keys.head, keys.asks),
+            *(run_id, ask_id, kind, by, voter, text, _new_mark(), MOST_COMMENTS),
+        )
+        match reply[0]:
+            case b"NONE":
+                raise self._absent(run_id)
+            case b"CLOSED":
+                raise RunClosed(run_id, reply[1].decode())
+            case b"MISSING":
+                raise AskNotFound(run_id, ask_id, (item.decode() for item in reply[1:]))
+            case b"DECIDED":
+                raise AlreadyDecided(ask_id, reply[2].decode(), reply[3].decode(), int(reply[1]))
+            case b"HELD":
+                raise AskClaimed(ask_id, reply[2].decode(), int(reply[1]))
+            case b"FULL":
+                raise StoreUsageError(f"request {ask_id!r} has {MOST_COMMENTS} comments already.")
 
     async def mailbox(self, run_id: RunId) -> Sequence[Signal]:
         """See Store."""
@@ -91,7 +147,9 @@ class People(Calls):
         flat = await self._read("HGETALL", self._of(run_id).asks)
         fields = dict(zip(flat[0::2], flat[1::2], strict=True))
         return [
-            answers.ask_record(run_id, name[1:].decode(), value, fields.get(b"r" + name[1:]))
+            answers.ask_record(
+                run_id, name[1:].decode(), value, *(fields.get(f + name[1:]) for f in _FIELDS[1:])
+            )
             for name, value in fields.items()
             if name[:1] == b"q"
         ]
@@ -109,11 +167,11 @@ class People(Calls):
     async def _ask(self, run: bytes, ask_id: bytes) -> AskRecord | None:
         """A request by its name in an index; None if it was withdrawn since."""
         run_id = RunId(run.decode())
-        fields = (b"q" + ask_id, b"r" + ask_id)
-        request, ruling = await self._read("HMGET", self._of(run_id).asks, *fields)
+        fields = [field + ask_id for field in _FIELDS]
+        request, *rest = await self._read("HMGET", self._of(run_id).asks, *fields)
         if request is None:
             return None
-        return answers.ask_record(run_id, ask_id.decode(), request, ruling)
+        return answers.ask_record(run_id, ask_id.decode(), request, *rest)
 
 
 def _new_mark() -> str:

@@ -13,7 +13,17 @@ from typing import Literal, NamedTuple
 from .transport import Arg, Reply, ReplyError, Transport
 
 Name = Literal[
-    "create", "claim", "renew", "release", "commit", "signal", "decide", "head", "due", "report"
+    "create",
+    "claim",
+    "renew",
+    "release",
+    "commit",
+    "signal",
+    "decide",
+    "note",
+    "head",
+    "due",
+    "report",
 ]
 NAMES: tuple[Name, ...] = (
     "create",
@@ -23,6 +33,7 @@ NAMES: tuple[Name, ...] = (
     "commit",
     "signal",
     "decide",
+    "note",
     "head",
     "due",
     "report",

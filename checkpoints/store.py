@@ -67,9 +67,28 @@ class Store(Protocol):
     async def decide(self, run_id: RunId, ask_id: str, decision: Decision) -> Ruling:
         """Record the first decision on a request, put it in the mailbox, make the run due now.
 
-        Raises AskNotFound, AlreadyDecided, DecisionStale, AskExpired, AskLocked, RunClosed or
-        RunNotFound.
+        Where the request has a quorum it is one vote: mailed too, and the ruling says how many are
+        `missing`; the vote that completes it is the decision. A veto decides alone. An expiry is a
+        decision that is taken from the deadline on; every other one is refused from then on.
+
+        Raises AskNotFound, AlreadyDecided, AlreadyVoted, DecisionStale, AskExpired, AskNotExpired,
+        AskLocked, RunClosed or RunNotFound.
         """
+
+    async def comment(self, run_id: RunId, ask_id: str, *, by: str, text: str) -> None:
+        """Keep words with an open request. They decide nothing and wake nobody.
+
+        Raises AskNotFound, AlreadyDecided, RunClosed, RunNotFound, or StoreUsageError for too many.
+        """
+
+    async def claim_ask(self, run_id: RunId, ask_id: str, *, by: str, voter: str = "") -> None:
+        """Say that `by` looks at an open request: shown to others, who may still decide it.
+
+        Raises AskClaimed where another `voter` did, and what `comment` raises.
+        """
+
+    async def release_ask(self, run_id: RunId, ask_id: str, *, by: str, voter: str = "") -> None:
+        """Take a claim back. Raises what `claim_ask` raises; no claim is no error."""
 
     async def mailbox(self, run_id: RunId) -> Sequence[Signal]:
         """Signals not yet consumed, by number."""

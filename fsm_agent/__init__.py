@@ -6,9 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsm_agent.capabilities.agent import Agent
+    from fsm_agent.run.content import Source
     from fsm_agent.run.limits import Limits
     from fsm_agent.runtime import Result, Runtime, run_sync
-    from fsm_agent.tools import Tool, ToolContext, cannot_tell, done, keyed, not_done, probed, tool
+    from fsm_agent.tools import (
+        McpServer,
+        Resources,
+        Tool,
+        ToolContext,
+        cannot_tell,
+        done,
+        keyed,
+        mcp_servers,
+        mcp_tools,
+        not_done,
+        partial,
+        pause,
+        probed,
+        terminate,
+        tool,
+        tool_from,
+        with_sources,
+    )
     from fsm_agent.tools.ask_user import ask_user
 
 # Imported on first use: a room of its own, such as `fsm_agent.testing.script`, or `--help`, should
@@ -19,32 +38,56 @@ _HOMES = {
     "Result": "fsm_agent.runtime",
     "Runtime": "fsm_agent.runtime",
     "run_sync": "fsm_agent.runtime",
+    "McpServer": "fsm_agent.tools",
+    "Resources": "fsm_agent.tools",
+    "Source": "fsm_agent.run.content",
     "Tool": "fsm_agent.tools",
     "ToolContext": "fsm_agent.tools",
     "cannot_tell": "fsm_agent.tools",
     "done": "fsm_agent.tools",
     "keyed": "fsm_agent.tools",
+    "mcp_servers": "fsm_agent.tools",
+    "mcp_tools": "fsm_agent.tools",
     "not_done": "fsm_agent.tools",
+    "partial": "fsm_agent.tools",
+    "pause": "fsm_agent.tools",
     "probed": "fsm_agent.tools",
+    "terminate": "fsm_agent.tools",
     "tool": "fsm_agent.tools",
+    "tool_from": "fsm_agent.tools",
+    "with_sources": "fsm_agent.tools",
+    "ask": "fsm_agent.tools",
     "ask_user": "fsm_agent.tools.ask_user",
+    "ask_user_within": "fsm_agent.tools.ask_user",
 }
 
 __all__ = [
     "Agent",
     "Limits",
+    "McpServer",
+    "Resources",
     "Result",
     "Runtime",
+    "Source",
     "Tool",
     "ToolContext",
+    "ask",
     "ask_user",
+    "ask_user_within",
     "cannot_tell",
     "done",
     "keyed",
+    "mcp_servers",
+    "mcp_tools",
     "not_done",
+    "partial",
+    "pause",
     "probed",
     "run_sync",
+    "terminate",
     "tool",
+    "tool_from",
+    "with_sources",
 ]
 
 

@@ -6,6 +6,7 @@ AgentError
 │   ├── BadAgent           an agent or tool that was declared in a way that cannot work
 │   ├── BadProtocol        a label protocol that contradicts itself
 │   ├── UnknownTool        a name that no registered tool has
+│   ├── NotAllowed         a person who may not do this; another one may
 │   ├── IllegalTransition  a trigger that the machine does not allow in this state
 │   └── MissingSetting     a setting without which the call cannot work, such as an API key
 ├── ProviderError          nobody yet: the same request may succeed later, if `is_retryable`
@@ -62,6 +63,10 @@ class UnknownTool(UsageError):
             f" Registered: {', '.join(known) or 'none'}."
         )
         self.name = name
+
+
+class NotAllowed(UsageError):
+    """A person who may not do this; another one may."""
 
 
 class IllegalTransition(UsageError):

@@ -17,46 +17,37 @@ import msgspec
 import structlog
 from msgspec.structs import replace as replace_fields
 
-from checkpoints.errors import AskNotFound, RunClosed
 from checkpoints.leases import Heartbeat
-from checkpoints.model import CLOSED, AskRecord, Decision, Head, Ruling, RunId, Status
+from checkpoints.model import Head, RunId, Status
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.engine import live
-from fsm_agent.engine.decisions import VERBS
+from fsm_agent.engine.children import rouse
 from fsm_agent.engine.deps import Deps, EngineSettings
 from fsm_agent.engine.live import LivePublisher
 from fsm_agent.engine.resume import load, unfold, work_on
 from fsm_agent.engine.session import snapshot_of
 from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Model
+from fsm_agent.people import People, Request
 from fsm_agent.run import codec, signal
-from fsm_agent.run.content import canonical_json, clean_text
-from fsm_agent.run.delta import Created, Verb
+from fsm_agent.run.content import Source, clean_text
+from fsm_agent.run.delta import Created
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.run.limits import Limits
+from fsm_agent.run.person import identity
 from fsm_agent.run.record import Record, Run, apply
-from fsm_agent.run.signal import AnySignal, CancelRequested, Decided, Question, Said
-from fsm_agent.tools.arguments import Refused
+from fsm_agent.run.signal import AnySignal, CancelRequested, Said
+from fsm_agent.tools.rule import rule_of
+
+__all__ = ["Request", "Result", "Runtime", "default_store_url", "new_run_id", "run_sync"]
 
 DEFAULT_STORE = "embedded:.fsm-agent"
 MAX_TASK_CHARS = 200_000
 WATCH_S = 0.15  # between two looks of a watcher at the journal
 
 log = structlog.get_logger(__name__)
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a run asks a person, as it stands in the store."""
-
-    run_id: str
-    ask_id: str
-    question: Question
-    digest: str  # of tool and arguments: a decision counts for exactly these
-    opened_ms: int
-    unlock_ms: int = 0
-    ruling: Ruling | None = None
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +57,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     answer: str | None = None
     is_completed: bool = False  # False with an answer: rescued or cut short by a limit
-    reason: str = ""  # why it failed: a word of run.delta.FailureReason
+    reason: str = ""  # why it failed or finished early: a word of run.delta.FailureReason
     message: str = ""
     turns: int = 0
     spent_tokens: int = 0
     asks: tuple[str, ...] = ()
+    closing: str | None = None  # what a tool has said the run ends with, once nothing waits
+    sources: tuple[Source, ...] = ()  # that tools gave with their results
+    children: tuple[str, ...] = ()  # runs that work for it, and are not over
 
 
 def default_store_url() -> str:
@@ -78,7 +72,7 @@ def default_store_url() -> str:
     return os.environ.get("FSM_AGENT_STORE") or DEFAULT_STORE
 
 
-class Runtime:
+class Runtime(People):
     """Runs agents on a store. Open it with `Runtime.open`; one per process is enough."""
 
     def __init__(self, deps: Deps, *, owner: str) -> None:
@@ -131,6 +125,7 @@ class Runtime:
                 clock=clock or SystemClock(),
                 emit=_fan_out(publisher, on_event),
                 settings=settings or EngineSettings(),
+                work_on=work_on,
             )
             yield cls(deps, owner=owner or f"{socket.gethostname()}-{os.getpid()}")
 
@@ -157,7 +152,8 @@ class Runtime:
         """Put a new run on record, due now, and return its id. Nobody works on it yet.
 
         A repeat with the same id, agent and task is the same run. Raises RunExists if the id
-        began with another input, BadRunId, or UsageError for an empty or endless task.
+        began with another input, BadRunId, or UsageError for an empty or endless task, and for no
+        `requester` where a tool may not be approved by them.
         """
         task = clean_text(task)
         if not task.strip():
@@ -167,6 +163,7 @@ class Runtime:
                 f"the task has {len(task)} characters, the limit is {MAX_TASK_CHARS}. "
                 "Put long material into a file that a tool reads."
             )
+        _check_requester(agent, requester)
         run_id = new_run_id() if run_id is None else run_id
         created = Created(
             agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()
@@ -189,7 +186,10 @@ class Runtime:
         run was given back as it was.
         """
         run, park = await work_on(RunId(run_id), agent, self._deps, owner=self._owner)
-        return _result(run, park.status if park else "done" if run.answer else "error")
+        if run.parent:
+            await rouse(self._deps.store, run.parent, run.run_id, str(run.seq))
+        result = _result(run, park.status if park else "done" if run.answer else "error")
+        return await self._with_asks_of_children(result, run)
 
     async def run(self, agent: Agent, task: str, **options: Any) -> Result:
         """Start a run and work on it: `start` and `work` in one."""
@@ -199,64 +199,15 @@ class Runtime:
         """How the run stands now. Raises RunNotFound or CorruptEntry."""
         head = await self._deps.store.head(RunId(run_id))
         run, _ = await load(RunId(run_id), self._deps)
-        return _result(run, head.status)
+        return await self._with_asks_of_children(_result(run, head.status), run)
 
-    # -- deciding -----------------------------------------------------------------------------
+    async def _with_asks_of_children(self, result: Result, run: Run) -> Result:
+        if run.is_over or not run.children:
+            return result
+        asks = tuple(request.ask_id for request in await self.requests(run.run_id))
+        return replace_fields(result, asks=asks, children=run.children)
 
-    async def requests(
-        self, run_id: str | None = None, *, is_open: bool = True
-    ) -> Sequence[Request]:
-        """What waits for a person, oldest first: of one run, or of all."""
-        asked = RunId(run_id) if run_id is not None else None
-        records = await self._deps.store.asks(asked, is_open=is_open)
-        return [_request(record) for record in records]
-
-    async def decide(
-        self,
-        run_id: str,
-        ask_id: str,
-        verb: Verb,
-        *,
-        by: str,
-        reason: str = "",
-        arguments: str | None = None,
-        answer: str | None = None,
-        digest: str | None = None,
-        decision_id: str | None = None,
-        agent: Agent | None = None,
-    ) -> Ruling:
-        """Record a person's decision; the first one counts. Any worker takes it up.
-
-        `digest` is that of what the person was shown (default: of what is asked now). `arguments`
-        is the JSON of `edit`, checked against the tool where `agent` is given; `answer` is the
-        text of `answer` and `happened`. A repeat with the same `decision_id` is the same decision.
-
-        Raises DecisionRefused (already decided, stale, expired, locked, unknown request),
-        RunNotFound, RunClosed, or UsageError for a verb that does not fit the request.
-        """
-        request = await self._one_request(run_id, ask_id)
-        _check_verb(request, verb)
-        if verb == "edit":
-            arguments = _checked_arguments(request, arguments, agent)
-        if verb in ("answer",) and answer is None:
-            raise UsageError(f"{verb} needs a text. Give what the model should be told.")
-        decided = Decided(
-            ask_id=ask_id,
-            verb=verb,
-            by=clean_text(by),
-            reason=clean_text(reason),
-            arguments=arguments,
-            answer=clean_text(answer) if answer is not None else None,
-        )
-        decision = Decision(
-            decision_id=decision_id or self._deps.new_id(),
-            verb=verb,
-            by=decided.by,
-            digest=digest or request.digest,
-            body=signal.encode(decided),
-            needs_unlock=verb == "rerun",
-        )
-        return await self._deps.store.decide(RunId(run_id), ask_id, decision)
+    # -- telling ------------------------------------------------------------------------------
 
     async def cancel(self, run_id: str, *, by: str, reason: str = "") -> bool:
         """Ask the run to end at its next commit point. False: that was asked already."""
@@ -276,17 +227,6 @@ class Runtime:
         signal_id = f"said:{self._deps.new_id()}"
         body = signal.encode(said)
         return await self._deps.store.signal(RunId(run_id), signal_id=signal_id, body=body)
-
-    async def _one_request(self, run_id: str, ask_id: str) -> Request:
-        everything = await self.requests(run_id, is_open=False)
-        for request in everything:
-            if request.ask_id == ask_id:
-                return request
-        head = await self._deps.store.head(RunId(run_id))  # an unknown run is the better answer
-        if head.status in CLOSED:
-            raise RunClosed(run_id, head.status)
-        still_open = [r.ask_id for r in everything if r.ruling is None]
-        raise AskNotFound(run_id, ask_id, still_open)
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -414,6 +354,16 @@ async def _beating(store: Store) -> AsyncIterator[Heartbeat]:
         raise raised
 
 
+def _check_requester(agent: Agent, requester: str) -> None:
+    rules = {tool.name: rule_of(tool.approval) for tool in agent.registry}
+    guarded = [name for name, rule in rules.items() if rule and rule.not_requester]
+    if guarded and not identity(requester):
+        raise UsageError(
+            f"{guarded[0]} may not be approved by whoever starts the run. Say who that is:"
+            " start(…, requester=…)."
+        )
+
+
 def _digest(created: Created) -> str:
     """Equal for the same input, whatever version of the agent's code starts it."""
     given = replace_fields(created, fingerprint="")
@@ -427,50 +377,16 @@ def _result(run: Run, status: Status) -> Result:
         status=status,
         answer=answer.text if answer else None,
         is_completed=bool(answer and answer.is_completed),
-        reason=failure.reason if failure else "",
+        reason=failure.reason if failure else answer.why if answer else "",
         message=failure.message if failure else "",
         turns=run.turns,
         spent_tokens=run.spent_tokens,
         asks=() if run.is_over else tuple(ask.ask_id for ask in run.open_asks),
+        closing=_closing(run),
+        sources=run.sources,
     )
 
 
-def _request(record: AskRecord) -> Request:
-    return Request(
-        run_id=record.run_id,
-        ask_id=record.ask.ask_id,
-        question=signal.decode_question(record.ask.body),
-        digest=record.ask.digest,
-        opened_ms=record.opened_ms,
-        unlock_ms=record.ask.unlock_ms,
-        ruling=record.ruling,
-    )
-
-
-def _check_verb(request: Request, verb: Verb) -> None:
-    # Time expires a request, no person does.
-    verbs = tuple(v for v in VERBS[request.question.kind] if v != "expire")
-    if verb not in verbs:
-        offered = ", ".join(verbs)
-        raise UsageError(
-            f"{verb!r} does not fit request {request.ask_id!r}, which is a "
-            f"{request.question.kind.replace('_', ' ')} request. Use one of: {offered}."
-        )
-
-
-def _checked_arguments(request: Request, arguments: str | None, agent: Agent | None) -> str:
-    """The canonical JSON of edited arguments. Raises UsageError if they are no arguments."""
-    if arguments is None:
-        raise UsageError("edit needs arguments: a JSON object.")
-    if agent is not None and request.question.tool in agent.registry.names:
-        bound = agent.registry.get(request.question.tool).bind(arguments)
-        if isinstance(bound, Refused):
-            raise UsageError(f"{request.question.tool}: {bound.problem}")
-        return bound.arguments
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"the arguments are not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise UsageError('the arguments must be a JSON object, such as {"amount": 10}.')
-    return canonical_json(value)
+def _closing(run: Run) -> str | None:
+    closing = None if run.is_over else run.closing
+    return closing.result.text if closing and closing.result else None

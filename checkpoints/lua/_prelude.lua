@@ -43,6 +43,18 @@ local function due_by(key, run_id, at)
   if not has or tonumber(has) > at then redis.call('ZADD', key, int(at), run_id) end
 end
 
+-- {MISSING, open ids …}: what a request that is not there could have meant.
+local function missing(asks)
+  local open = {'MISSING'}
+  for _, field in ipairs(redis.call('HKEYS', asks)) do
+    local id = string.sub(field, 2)
+    if #open <= 20 and string.sub(field, 1, 1) == 'q' and redis.call('HEXISTS', asks, 'r' .. id) == 0 then
+      open[#open + 1] = id
+    end
+  end
+  return open
+end
+
 -- A head as an answer: the fields of HEAD, the snapshot, the due time ('' where there is none).
 local function told(head, snapshot, due)
   local h = redis.call('HMGET', head, 'n', 'h', 's', 't', 'k', 'w', 'l', 'r', 'm', 'c', 'u')

@@ -55,13 +55,14 @@ for _ = 1, tonumber(ARGV[15]) do
   -- A decided request stays decided: asking again under its id changes nothing.
   if redis.call('HEXISTS', KEYS[4], 'r' .. ARGV[at]) == 0 then
     redis.call('HSET', KEYS[4], 'q' .. ARGV[at], int(now) .. ' ' .. ARGV[at + 1])
+    redis.call('HDEL', KEYS[4], 'v' .. ARGV[at])
     redis.call('ZADD', KEYS[9], int(now), run_id .. ':' .. ARGV[at])
   end
   at = at + 2
 end
 for _ = 1, tonumber(ARGV[16]) do
   if redis.call('HEXISTS', KEYS[4], 'r' .. ARGV[at]) == 0 then
-    redis.call('HDEL', KEYS[4], 'q' .. ARGV[at])
+    redis.call('HDEL', KEYS[4], 'q' .. ARGV[at], 'v' .. ARGV[at], 'w' .. ARGV[at], 'c' .. ARGV[at])
     redis.call('ZREM', KEYS[9], run_id .. ':' .. ARGV[at])
   end
   at = at + 1
@@ -88,7 +89,7 @@ if is_closing then
   for _, field in ipairs(redis.call('HKEYS', KEYS[4])) do
     local ask = string.sub(field, 2)
     if string.sub(field, 1, 1) == 'q' and redis.call('HEXISTS', KEYS[4], 'r' .. ask) == 0 then
-      redis.call('HDEL', KEYS[4], field)
+      redis.call('HDEL', KEYS[4], field, 'v' .. ask, 'w' .. ask, 'c' .. ask)
       redis.call('ZREM', KEYS[9], run_id .. ':' .. ask)
     end
   end

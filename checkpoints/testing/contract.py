@@ -25,8 +25,11 @@ import pytest
 from ..chain import genesis
 from ..errors import (
     AlreadyDecided,
+    AlreadyVoted,
+    AskClaimed,
     AskExpired,
     AskLocked,
+    AskNotExpired,
     AskNotFound,
     BadRunId,
     CorruptEntry,
@@ -39,6 +42,7 @@ from ..errors import (
     RunNotFound,
     StoreDiverged,
     StoreRegressed,
+    StoreUsageError,
 )
 from ..leases import Heartbeat
 from ..model import Ask, Claim, Commit, Committed, Decision, Lease, RunId
@@ -201,6 +205,9 @@ class StoreContract:
                 store.commit(lease, commit_of(claim)),
                 store.signal(run_id, signal_id="s", body=b""),
                 store.decide(run_id, "q", decision()),
+                store.comment(run_id, "q", by="b", text="t"),
+                store.claim_ask(run_id, "q", by="b"),
+                store.release_ask(run_id, "q", by="b"),
                 store.mailbox(run_id),
                 store.head(run_id),
                 store.journal(run_id),
@@ -551,6 +558,8 @@ class StoreContract:
             store.claim(R, owner="w", nonce="n", term_ms=TERM_MS),
             store.signal(R, signal_id="s", body=b""),
             store.decide(R, "q1", decision()),
+            store.comment(R, "q1", by="b", text="t"),
+            store.claim_ask(R, "q1", by="b"),
         ):
             with pytest.raises(RunClosed) as closed:
                 await refused
@@ -777,6 +786,159 @@ class StoreContract:
             await store.decide(R, "q1", decision())
 
         assert len(await store.asks()) == 1
+
+    async def test_an_expiry_is_taken_from_the_deadline_on_and_once(self, store: Store) -> None:
+        expires_ms = await store.now_ms()
+        later = ask("q3", expires_ms=expires_ms + 3_600_000)
+        await parked(store, ask(expires_ms=expires_ms), ask("q2"), later)
+        expiry = decision("e1", verb="expire", by="time", is_expiry=True)
+        for early in ("q2", "q3"):
+            with pytest.raises(AskNotExpired):
+                await store.decide(R, early, expiry)
+        assert await store.mailbox(R) == []
+
+        ruling = await store.decide(R, "q1", expiry)
+
+        assert (ruling.verb, ruling.by, ruling.at_ms >= expires_ms) == ("expire", "time", True)
+        assert (await store.decide(R, "q1", expiry)).is_repeat
+        assert len(await store.mailbox(R)) == 1
+        assert await store.due() == [R]
+
+    async def test_who_comes_after_the_deadline_is_told_so_before_it_is_on_record_and_after(
+        self, store: Store
+    ) -> None:
+        deadline = await store.now_ms() - 1
+        await parked(store, ask(expires_ms=deadline))
+
+        for _ in range(2):
+            with pytest.raises(AskExpired) as expired:
+                await store.decide(R, "q1", decision())
+            assert expired.value.expires_ms == deadline
+            await store.decide(R, "q1", decision("e1", verb="expire", is_expiry=True))
+
+    async def test_an_expiry_after_a_decision_is_told_who_was_first(self, store: Store) -> None:
+        expires_ms = await store.now_ms() + 1_000
+        await parked(store, ask(expires_ms=expires_ms))
+        await store.decide(R, "q1", decision())
+        while await store.now_ms() < expires_ms:
+            await asyncio.sleep(0.005)
+
+        with pytest.raises(AlreadyDecided) as decided:
+            await store.decide(R, "q1", decision("e1", verb="expire", is_expiry=True))
+
+        assert decided.value.verb == "approve"
+        assert (await store.decide(R, "q1", decision())).is_repeat
+
+    async def test_a_quorum_needs_distinct_voters_and_mails_each(self, store: Store) -> None:
+        await parked(store, ask(quorum=3))
+
+        first = await store.decide(R, "q1", decision("c1", by="Mia", voter="mia"))
+        with pytest.raises(AlreadyVoted) as voted:
+            await store.decide(R, "q1", decision("c2", by="MIA", voter="mia"))
+        second = await store.decide(R, "q1", decision("c3", by="leo é", voter="leo"))
+
+        assert (first.missing, second.missing, voted.value.missing) == (2, 1, 2)
+        (record,) = await store.asks()
+        assert record.ask == ask(quorum=3)
+        assert record.ruling is None
+        assert [(v.by, v.verb) for v in record.votes] == [("Mia", "approve"), ("leo é", "approve")]
+        again = await store.decide(R, "q1", decision("c1", by="Mia", voter="mia"))
+        assert (again.is_repeat, again.by, again.missing) == (True, "Mia", 1)
+        last = await store.decide(R, "q1", decision("c4", by="zoe", voter="zoe"))
+        assert (last.missing, last.by) == (0, "zoe")
+        assert [s.signal_id for s in await store.mailbox(R)] == [
+            "vote:1:q1", "vote:2:q1", "decision:q1",
+        ]  # fmt: skip
+        assert await store.asks() == []
+        assert (await store.decide(R, "q1", decision("c3"))).missing == 0
+        with pytest.raises(AlreadyDecided, match="zoe"):
+            await store.decide(R, "q1", decision("c5", by="kim", voter="kim"))
+        (record,) = await store.asks(is_open=False)
+        assert [v.by for v in record.votes] == ["Mia", "leo é", "zoe"]
+
+    async def test_a_vote_wakes_the_run_and_leaves_the_request_open(self, store: Store) -> None:
+        await parked(store, ask(quorum=2))
+
+        await store.decide(R, "q1", decision())
+
+        assert await store.due() == [R]
+        assert [r.ask.ask_id for r in await store.asks()] == ["q1"]
+
+    async def test_a_veto_decides_alone(self, store: Store) -> None:
+        await parked(store, ask(quorum=2))
+        await store.decide(R, "q1", decision())
+
+        ruling = await store.decide(R, "q1", decision("c2", verb="reject", is_veto=True))
+
+        assert (ruling.verb, ruling.missing) == ("reject", 0)
+        assert await store.asks() == []
+
+    async def test_of_many_voters_at_once_exactly_the_quorum_is_counted(
+        self, new_store: NewStore
+    ) -> None:
+        stores = [await new_store() for _ in range(4)]
+        await parked(stores[0], ask(quorum=5))
+
+        made = await outcomes(
+            [
+                stores[n % 4].decide(R, "q1", decision(f"c{n}", by=f"p{n}", voter=f"p{n % 20}"))
+                for n in range(60)
+            ]
+        )
+
+        assert sorted(r.missing for r in made if not isinstance(r, Exception)) == [0, 1, 2, 3, 4]
+        (record,) = await stores[0].asks(is_open=False)
+        assert len({v.by for v in record.votes}) == 5
+        assert len(await stores[0].mailbox(R)) == 5
+
+    async def test_asking_again_forgets_the_votes(self, store: Store) -> None:
+        claim = await started(store)
+        at = await store.commit(claim.lease, commit_of(claim, opened=(ask(quorum=2),)))
+        await store.decide(R, "q1", decision())
+
+        await store.commit(claim.lease, commit_of(at, opened=(ask(quorum=2, digest="d2"),)))
+
+        assert (await store.decide(R, "q1", decision("c2", digest="d2"))).missing == 1
+
+    async def test_comments_and_claims_stay_with_the_request_and_decide_nothing(
+        self, store: Store
+    ) -> None:
+        await parked(store)
+
+        await store.comment(R, "q1", by="Mia Ö.", text="why 40?\n\0")
+        await store.comment(R, "q1", by="leo", text="")
+        await store.claim_ask(R, "q1", by="Mia Ö.", voter="mia")
+        await store.claim_ask(R, "q1", by="MIA", voter="mia")
+        with pytest.raises(AskClaimed, match="MIA"):
+            await store.claim_ask(R, "q1", by="leo")
+        with pytest.raises(AskClaimed):
+            await store.release_ask(R, "q1", by="leo")
+
+        (record,) = await store.asks()
+        assert [(c.by, c.text) for c in record.comments] == [
+            ("Mia Ö.", "why 40?\n\0"), ("leo", ""),
+        ]  # fmt: skip
+        assert (record.claimed_by, record.claimed_ms > 0) == ("MIA", True)
+        assert [r.comments for r in await store.asks(R)] == [record.comments]
+        assert await store.due() == []
+        await store.release_ask(R, "q1", by="mia", voter="mia")
+        await store.release_ask(R, "q1", by="leo")
+        assert (await store.asks())[0].claimed_by == ""
+        assert await store.decide(R, "q1", decision())
+        with pytest.raises(AlreadyDecided, match="approve by Mia"):
+            await store.comment(R, "q1", by="leo", text="late")
+
+    async def test_a_comment_needs_a_request_and_has_a_cap(self, store: Store) -> None:
+        await parked(store)
+        with pytest.raises(AskNotFound, match="q1"):
+            await store.comment(R, "q9", by="mia", text="?")
+        with pytest.raises(RunNotFound):
+            await store.claim_ask(RunId("nobody"), "q1", by="mia")
+        for n in range(100):
+            await store.comment(R, "q1", by="mia", text=str(n))
+
+        with pytest.raises(StoreUsageError, match="comments"):
+            await store.comment(R, "q1", by="mia", text="one too many")
 
     async def test_a_locked_verb_waits_for_the_stores_clock(self, store: Store) -> None:
         unlock_ms = await store.now_ms() + 300

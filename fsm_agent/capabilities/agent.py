@@ -13,6 +13,8 @@ from fsm_agent.llm.model import ToolSpec
 from fsm_agent.run.limits import Limits
 from fsm_agent.tools.registry import Registry, Tool, tool
 
+from .delegate import agent_tool
+
 
 class Agent:
     """An agent: its instructions, its tools, and the limits of its runs.
@@ -20,8 +22,9 @@ class Agent:
     `name` is stored with every run and tells which agent continues it. `tools` are functions
     with `@tool`, or plain functions, which count as `unsafe`. `protocol` None means native tool
     calls without labels. `model` None means the client's (FSM_AGENT_MODEL). `parallel_calls`
-    is how many calls of a batch run at once. With `may_rescue` an unlabelled reply is kept as
-    the answer, marked as not completed, once repairs are used up.
+    is how many calls of a batch run at once, `batch_output_chars` how much of all their results
+    the model is shown; the whole is kept beside it. With `may_rescue` an unlabelled reply is kept
+    as the answer, marked as not completed, once repairs are used up.
 
     Raises BadAgent if two tools share a name, or a number makes no sense.
     """
@@ -39,6 +42,7 @@ class Agent:
         temperature: float | None = None,
         context_tokens: int = 32_000,
         parallel_calls: int = 8,
+        batch_output_chars: int = 60_000,
         may_rescue: bool = True,
     ) -> None:
         if not name or len(name) > 64:
@@ -57,6 +61,7 @@ class Agent:
         self.temperature = temperature
         self.context_tokens = context_tokens
         self.parallel_calls = parallel_calls
+        self.batch_output_chars = batch_output_chars
         self.may_rescue = may_rescue
         self._specs = tuple(ToolSpec(*spec) for spec in self.registry.specs())
         taught = len(protocol.describe()) if protocol else 0
@@ -79,8 +84,19 @@ class Agent:
             temperature=self.temperature,
             context_tokens=self.context_tokens,
             parallel_calls=self.parallel_calls,
+            batch_output_chars=self.batch_output_chars,
             may_rescue=self.may_rescue,
         )
+
+    def as_tool(self, **settings: Any) -> Tool[..., Any]:
+        """This agent as a tool of another one: a call is a run of its own, with its own journal.
+
+        `name` (default: the agent's) and `description` are what the other model is shown, `share`
+        (0.5) is the part of its remaining tokens that all such calls of a batch may spend;
+        `approval`, `max_output_chars`, `concurrency` and `version` are those of `tool`. What the
+        child asks a person is listed with the parent, and a cancel of the parent ends it.
+        """
+        return agent_tool(self, **settings)
 
     @property
     def reply_tokens(self) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from types import ModuleType
 
 from fsm_agent.errors import AgentNotFound, did_you_mean
 
 from .agent import Agent
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 def load_agent(path: str) -> Agent:
@@ -33,7 +37,8 @@ def load_agent(path: str) -> Agent:
     if callable(found) and not isinstance(found, Agent):
         found = found()
     if not isinstance(found, Agent):
-        raise AgentNotFound(f"{path} is a {type(found).__name__}, not an Agent.")
+        kind = type(found).__name__
+        raise AgentNotFound(f"{path} is {_article(kind)} {kind}, not an Agent.")
     return found
 
 
@@ -62,6 +67,8 @@ def _from_name(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
+        if place != error.name and not place.startswith(f"{error.name}."):
+            raise AgentNotFound(f"{place} fails when imported: {_cause(error)}") from error
         raise AgentNotFound(f"there is no module {place!r} ({error}).") from error
     except Exception as error:
         raise AgentNotFound(f"{place} fails when imported: {_cause(error)}") from error
@@ -69,5 +76,28 @@ def _from_name(place: str) -> ModuleType:
         sys.path.remove("")
 
 
+def _article(word: str) -> str:
+    return "an" if word[:1].lower() in "aeiou" else "a"
+
+
 def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".split("\n", 1)[0]
+    """What was raised, and in which line of whose file: the last one that is not Python's own."""
+    words = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+    if isinstance(error, SyntaxError):
+        return words  # it names the line itself
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename != __file__
+    ]
+    own = [frame for frame in frames if not _is_of_packages(frame.filename)]
+    if not frames:
+        return words
+    last = (own or frames)[-1]
+    return f"{words} ({last.filename}, line {last.lineno})"
+
+
+def _is_of_packages(filename: str) -> bool:
+    """Whether a file is Python's, an installed package's, or ours: the fault is seldom there."""
+    places = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), _PACKAGE)
+    return any(Path(filename).is_relative_to(place) for place in places)

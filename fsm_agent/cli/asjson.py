@@ -9,6 +9,7 @@ import msgspec
 
 from checkpoints.model import Head
 from fsm_agent.errors import CorruptRecord
+from fsm_agent.people import AuditRow
 from fsm_agent.run import codec
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.runtime import Request, Result
@@ -52,6 +53,11 @@ def event(event: Event) -> JsonObject:
 def request(request: Request) -> JsonObject:
     """Something that waits for a person. Its arguments are the canonical text that is hashed."""
     return {"event": "request"} | _plain(request)
+
+
+def audit(row: AuditRow) -> JsonObject:
+    """A fact that bears on a decision, with the hash of its entry."""
+    return {"event": "audit"} | _plain(row)
 
 
 def result(result: Result) -> JsonObject:

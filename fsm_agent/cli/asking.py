@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from fsm_agent.cli.clean import one_line
-from fsm_agent.cli.failures import clock
+from fsm_agent.cli.failures import CliError, clock
+from fsm_agent.cli.hints import Hint
 from fsm_agent.cli.process import read_line, say
 from fsm_agent.cli.settings import current
+from fsm_agent.cli.terms import terms_of
 from fsm_agent.run.delta import Verb
 from fsm_agent.runtime import Request
 from fsm_agent.tools.render import mark_hidden, render_arguments
@@ -37,6 +38,8 @@ class Choice(NamedTuple):
     reason: str = ""
     arguments: str | None = None
     answer: str | None = None
+    is_whole: bool = True  # False: the command left out what the verb needs
+    is_standing: bool = False  # of 'approve': for later calls of the run as well
 
 
 class Key(NamedTuple):
@@ -68,6 +71,7 @@ def described(request: Request) -> list[tuple[str, str]]:
     if question.kind == "question":
         lines = [("", line) for line in mark_hidden(question.reason).split("\n")]
         lines += [("cyan", f"  {mark_hidden(option)}") for option in question.options]
+        lines += terms_of(request)
         return [*lines, ("dim", f"request {request.ask_id}, hash {request.digest[:8]}")]
     lines = [("bold", line) for line in render_arguments(question.arguments)]
     lines.append(("", ""))
@@ -77,6 +81,7 @@ def described(request: Request) -> list[tuple[str, str]]:
     if request.unlock_ms > time.time() * 1000:
         lock = f"'it did not happen, run it' is locked until {clock(request.unlock_ms)}"
         lines.append(("dim", f"lock    {lock}: the old worker may still be at it"))
+    lines += terms_of(request)
     lines.append(("dim", f"hash    {request.digest[:8]}  (request {request.ask_id})"))
     return lines
 
@@ -86,7 +91,7 @@ def show(request: Request) -> None:
     if sys.stderr.isatty():
         _show_panel(request)
         return
-    say(f"{title(request)}:")
+    say(title(request) if title(request).endswith("?") else f"{title(request)}:")
     for _, line in described(request):
         if line:
             say(f"  {line}")
@@ -154,20 +159,43 @@ def _completed(key: str, request: Request) -> Choice | None:
             return Choice("fail")
 
 
-def commands_for(requests: Iterable[Request]) -> list[str]:
-    """The exact commands that decide each request, to be pasted."""
-    lines = []
+def completed(choice: Choice, request: Request) -> Choice:
+    """The choice with what its command left out, as the person at this terminal gives it.
+
+    Raises CliError if they give nothing: then nothing is decided.
+    """
+    if choice.verb == "answer":
+        text = read_line("  the answer (empty: back) > ")
+        whole = Choice("answer", answer=text) if text and text.strip() else None
+    else:
+        whole = _completed({"reject": "r", "edit": "e"}[choice.verb], request)
+    if whole is None or (whole.verb == "reject" and not whole.reason.strip()):
+        raise CliError("nothing was given, so nothing was decided.")
+    return whole
+
+
+def commands_for(requests: Iterable[Request]) -> list[Hint]:
+    """The exact commands that decide each request, to be pasted.
+
+    None has a placeholder: a shell would take it for what the person wants to say. What a command
+    leaves out is asked for.
+    """
+    hints = []
     for request in requests:
         where = f"{request.run_id} {request.ask_id}{current().store_option}"
         match request.question.kind:
             case "approval":
-                lines.append(f"fsm-agent approve {where} --hash {request.digest[:8]}")
-                lines.append(f"fsm-agent reject {where} -m REASON")
+                approve = f"fsm-agent approve {where} --hash {request.digest[:8]}"
+                hints.append(Hint(approve, "run it with exactly these arguments"))
+                hints.append(Hint(f"fsm-agent edit {where}", "run it with others: asks which"))
+                hints.append(Hint(f"fsm-agent reject {where}", "do not run it: asks why"))
+                hints.append(Hint(f"fsm-agent answer {where}", "do not run it: asks its result"))
             case "question":
-                lines.append(
-                    f"fsm-agent answer {request.run_id} {request.ask_id} {shlex.quote('TEXT')}"
-                    f"{current().store_option}"
-                )
+                hints.append(Hint(f"fsm-agent answer {where}", "asks for the answer"))
+                hints.append(Hint(f"fsm-agent reject {where}", "no answer: asks why"))
             case _:
-                lines.append(f"fsm-agent settle {where} --happened | --rerun | --fail")
-    return lines
+                settle = f"fsm-agent settle {where}"
+                hints.append(Hint(f"{settle} --happened", "it took effect"))
+                hints.append(Hint(f"{settle} --rerun", "it did not: run it now"))
+                hints.append(Hint(f"{settle} --fail", "nobody knows: the model is told so"))
+    return hints

@@ -57,8 +57,9 @@ def model() -> Check:
         endpoint = OpenAIModel().endpoint(NO_STEP)
     except MissingSetting as error:
         return Check("model", "yellow", f"{error} Until then only the demo can run.")
-    has_key = "a key is set" if os.environ.get("OPENAI_API_KEY") else "no key, as for loopback"
-    return Check("model", "green", f"{endpoint.model} at {endpoint.base_url}, {has_key}")
+    has_key = "with a key" if os.environ.get("OPENAI_API_KEY") else "without a key"
+    words = f"{endpoint.model} at {endpoint.base_url}, {has_key}: set, and not tried"
+    return Check("model", "green", f"{words}. A run tries it; asking costs tokens.")
 
 
 def store(facts: Facts, address: Address, took_ms: int) -> list[Check]:
@@ -68,7 +69,7 @@ def store(facts: Facts, address: Address, took_ms: int) -> list[Check]:
     return [
         Check("store", "green", words),
         _version(facts, is_embedded=address.folder is not None),
-        _persistence(facts),
+        _persistence(facts, is_embedded=address.folder is not None),
         _eviction(facts),
         _replication(facts, is_embedded=address.folder is not None),
         _exposure(facts, address),
@@ -99,18 +100,21 @@ def _is_appending(facts: Facts) -> bool | None:
     return str(facts["aof_enabled"]) == "1" if "aof_enabled" in facts else None
 
 
-def _persistence(facts: Facts) -> Check:
+def _persistence(facts: Facts, *, is_embedded: bool) -> Check:
     if str(facts.get("aof_last_write_status", "ok")) != "ok":
         return Check("persistence", "red", "the last write to disk failed. Is the disk full?")
     match _is_appending(facts), facts.get("appendfsync"):
         case True, "always":
             return Check("persistence", "green", "append-only file, on disk before each answer")
-        case True, fsync:
-            loss = "a loss of power may take the last second or two"
-            if fsync == "no":
-                loss = "a loss of power may take half a minute (appendfsync no)"
-            level: Level = "yellow" if fsync == "no" else "green"
-            return Check("persistence", level, f"append-only file: kill -9 loses nothing; {loss}")
+        case True, "no" if is_embedded:
+            words = "append-only file, written before each answer and synced each second: kill -9"
+            return Check("persistence", "green", f"{words} loses nothing, a loss of power 1 to 2 s")
+        case True, "no":
+            words = "append-only file, written before each answer: kill -9 loses nothing; a loss of"
+            return Check("persistence", "yellow", f"{words} power may take half a minute")
+        case True, _:
+            words = "append-only file, synced each second: a loss of power, or a kill -9 while the"
+            return Check("persistence", "yellow", f"{words} disk is busy, may take the last 2 s")
         case False, _:
             words = "no append-only file: if the server dies, acknowledged steps are lost."
             return Check("persistence", "red", f"{words} Set appendonly yes.")
@@ -164,13 +168,25 @@ def _exposure(facts: Facts, address: Address) -> Check:
 
 
 def _promise(facts: Facts) -> Check:
-    """What can be relied on here: promise 1 depends on the store, the others do not."""
+    """What can be relied on here: all of it depends on the store."""
     held = (
         "unsafe tools start at most once, keyed ones take effect once if the other side honours"
         " the key, the first decision counts"
     )
-    if _is_appending(facts):
-        kept = "an acknowledged step survives the death of all workers and of the server"
-        return Check("promise", "green", f"{kept}; {held}")
-    kept = "an acknowledged step survives the death of all workers, but not of the server"
-    return Check("promise", "yellow", f"{kept}; then {held} no longer holds")
+    match _is_appending(facts):
+        case True:
+            kept = "an acknowledged step survives the death of all workers and of the server"
+            return Check("promise", "green", f"{kept}; {held}.")
+        case None:
+            words = (
+                "it is not known whether this server keeps what it acknowledged. If it does:"
+                f" {held}. If it does not, a death of the server breaks all of that."
+            )
+            return Check("promise", "yellow", words)
+        case False:
+            words = (
+                "broken if the server dies: steps that it acknowledged are lost then, and calls"
+                " that had taken effect may be made again. The death of workers alone loses"
+                " nothing."
+            )
+            return Check("promise", "red", words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 _OSC = r"\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links, the clipboard
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours and cursor moves
@@ -31,3 +32,14 @@ def one_line(text: str, limit: int = 100) -> str:
     """`text` cleaned, on one line of at most `limit` characters."""
     line = " ".join(cleaned(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of `text`, those that are longer than `width` broken between words."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if len(line) <= width:
+            lines.append(line)
+        else:
+            lines += textwrap.wrap(line, max(width, 20), break_on_hyphens=False)
+    return lines

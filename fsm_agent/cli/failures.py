@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import traceback
 from datetime import datetime
@@ -21,10 +23,22 @@ from checkpoints.errors import (
     StoreUsageError,
 )
 from fsm_agent.cli.clean import one_line
-from fsm_agent.errors import AgentError, UsageError
+from fsm_agent.cli.process import muffle
+from fsm_agent.errors import AgentError, ProviderError, UsageError
 
 DONE, FAILED, USAGE, WAITING = 0, 1, 2, 3
 LONGEST_LINE = 2000
+# What to do about failures of the machine, by their number.
+_REMEDIES = {
+    errno.ENOSPC: "The disk is full: free some space, and try again.",
+    errno.EDQUOT: "Your quota is used up: free some space, and try again.",
+    errno.EROFS: "Nothing can be written there: use another folder.",
+    errno.EMFILE: "Close something, or raise the limit with 'ulimit -n'.",
+    errno.ENFILE: "This machine has too many files open: close something.",
+    errno.ENOMEM: "This machine has no memory left: close something.",
+    errno.EAGAIN: "This machine has no room for another process or thread: close something.",
+    errno.EIO: "A disk or terminal of this machine failed: check it.",
+}
 
 
 class CliError(Exception):
@@ -47,7 +61,10 @@ def report(error: BaseException) -> int:
     if os.environ.get("FSM_AGENT_TRACEBACK"):
         traceback.print_exception(error)
     trouble = trouble_of(error)
-    print(f"error: {one_line(trouble.line, LONGEST_LINE)}", file=sys.stderr)
+    try:
+        print(f"error: {one_line(trouble.line, LONGEST_LINE)}", file=sys.stderr, flush=True)
+    except OSError:  # nobody can be told: the exit code is all there is
+        muffle(sys.stderr)
     return trouble.code
 
 
@@ -72,17 +89,34 @@ def trouble_of(error: BaseException) -> Trouble:
             return Trouble(f"{error} Watch it: fsm-agent watch {error.run_id}.", FAILED)
         case CorruptEntry():
             return Trouble(f"{error} Restore the store from a copy, or start a new run.", FAILED)
+        case ProviderError(status=404):
+            return Trouble(_not_found(error), FAILED)
         case UsageError() | StoreUsageError():
             return Trouble(str(error), USAGE)
         case AgentError() | CheckpointError():
             return Trouble(str(error), FAILED)
-        case OSError() if error.filename is not None:
-            name, why = os.fsdecode(error.filename), (error.strerror or "").lower()
-            return Trouble(f"{name}: {why}. Use another file or folder.", FAILED)
+        case OSError() if error.errno is not None:
+            return Trouble(_of_machine(error), FAILED)
         case _:
             cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             hint = "This should not happen; run with FSM_AGENT_TRACEBACK=1 to see where."
             return Trouble(f"{cause}. {hint}", FAILED)
+
+
+def _of_machine(error: OSError) -> str:
+    what = (error.strerror or type(error).__name__).lower()
+    if error.filename is None:
+        return f"{what}. {_REMEDIES.get(error.errno or 0, 'The operating system refused.')}"
+    remedy = _REMEDIES.get(error.errno or 0, "Use another file or folder.")
+    return f"{os.fsdecode(error.filename)}: {what}. {remedy}"
+
+
+def _not_found(error: ProviderError) -> str:
+    url = (os.environ.get("OPENAI_BASE_URL") or "").rstrip("/")
+    if not url or re.search(r"/v\d", url):
+        return str(error)
+    hint = f"Most servers want a base URL that ends in /v1: OPENAI_BASE_URL={url}/v1."
+    return f"{str(error).rstrip('.')}. {hint}"
 
 
 def decided_line(ask_id: str, verb: str, by: str, at_ms: int) -> str:

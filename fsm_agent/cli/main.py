@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from fsm_agent.cli import failures, logs
-from fsm_agent.cli.process import Stopped, muffle
+from fsm_agent.cli.process import Stopped, muffle, open_missing_streams
 from fsm_agent.cli.settings import common
 
 
@@ -32,14 +32,26 @@ _ENTRIES = {
     "show": _Entry("Look", "look", "Show everything that happened in a run."),
     "watch": _Entry("Look", "watch", "Watch a run live, from any terminal."),
     "graph": _Entry("Look", "graph", "Draw the state machine, and a run's way through it."),
+    "explain": _Entry("Look", "why", "Say why a person was asked about a call, or not."),
+    "audit": _Entry("Look", "why", "Print who decided what, with hashes, as JSON lines."),
     "approve": _Entry("Decide", "decide", "Let a call run with exactly the shown arguments."),
     "reject": _Entry("Decide", "decide", "Refuse a call; the model is told why."),
     "edit": _Entry("Decide", "decide", "Let a call run with other arguments."),
     "answer": _Entry("Decide", "decide", "Answer a question of a run."),
     "settle": _Entry("Decide", "decide", "Say what became of a call that is in doubt."),
+    "comment": _Entry("Decide", "discuss", "Say something about a request; decides nothing."),
+    "claim": _Entry("Decide", "discuss", "Say that you look at a request."),
+    "release": _Entry("Decide", "discuss", "Take your claim back."),
+    "consent": _Entry("Decide", "consent", "List, give and take back standing consents."),
     "say": _Entry("Decide", "talk", "Give a run a further message."),
     "cancel": _Entry("Decide", "talk", "End a run at its next commit point."),
 }
+
+
+_CODES = (
+    "0 done, 1 failed or done but not completed, 2 usage, 3 waiting for a person, 130 and 143"
+    " stopped by Ctrl-C and SIGTERM, 141 stopped because nobody reads stdout any more"
+)
 
 
 class _Commands(click.Group):
@@ -88,7 +100,7 @@ def _print_version(context: click.Context) -> None:
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 waiting for a person.",
+    epilog=f"Exit codes: {_CODES}.",
 )
 @click.option(
     "--version",
@@ -108,7 +120,8 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """The console script. Its exit codes are 0 done, 1 failed, 2 usage, 3 waiting for a person."""
+    """The console script. Its exit codes are those of `_CODES`."""
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows a '?': it must not end the run.
         if hasattr(stream, "reconfigure"):
@@ -119,10 +132,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         muffle(sys.stdout)
+    except OSError as error:
+        muffle(sys.stdout)
+        code = failures.report(error)
     sys.exit(code)
 
 
 def _outcome(arguments: list[str] | None) -> int:
+    stdout = sys.stdout
     try:
         result: Any = cli.main(arguments, prog_name="fsm-agent", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -133,6 +150,10 @@ def _outcome(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         muffle(sys.stdout)
         return 141
+    except SystemExit as left:
+        if sys.stdout is not stdout:
+            return 141  # click has put another in its place: nobody reads its help any more
+        return left.code if isinstance(left.code, int) else failures.FAILED
     except Exception as error:  # this process's edge: everything becomes one line
         return failures.report(error)
     return result if isinstance(result, int) else failures.DONE

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
+import termios
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
@@ -57,7 +60,12 @@ async def _supervised(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop.add_signal_handler(number, came_now, number)
     _stops.append(lambda number: None if came else came_now(number))
     try:
-        return await main()
+        result = await main()
+        if came:
+            # It came when there was nothing left to stop: what was done is done, and is told so.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        return result
     except asyncio.CancelledError:
         if came:
             raise Stopped(came[0]) from None
@@ -80,9 +88,26 @@ def write(stream: TextIO, text: str) -> None:
 
 def muffle(stream: TextIO) -> None:
     """Let further writes to a broken pipe go nowhere, those at the interpreter's end too."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    with suppress(io.UnsupportedOperation):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def open_missing_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr ones that lead nowhere.
+
+    Else the next file or socket that is opened would get their number, and what is meant for a
+    person would be written into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def say(text: str) -> None:
@@ -95,13 +120,24 @@ def put(text: str) -> None:
     write(sys.stdout, text + "\n")
 
 
+def put_done(text: str) -> None:
+    """A line of data about what is done and on record: a reader that has gone changes nothing."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        muffle(sys.stdout)
+
+
 def read_line(prompt: str) -> str | None:
     """A line that the person types, None at the end of input. Raises Stopped on Ctrl-C.
 
-    Blocks the event loop: nothing is held while a run waits for a person.
+    What was typed before the question stood there does not answer it. Blocks the event loop:
+    nothing is held while a run waits for a person.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        _forget_typed_ahead()
         sys.stderr.write(prompt)
         sys.stderr.flush()
         line = sys.stdin.readline()
@@ -111,6 +147,11 @@ def read_line(prompt: str) -> str | None:
     finally:
         signal.signal(signal.SIGINT, before)
     return line.rstrip("\n") if line else None
+
+
+def _forget_typed_ahead() -> None:
+    with suppress(termios.error, OSError, ValueError):  # no terminal: nobody types
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def is_terminal() -> bool:

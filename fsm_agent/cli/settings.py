@@ -19,6 +19,7 @@ class Settings:
 
     store: str = ""
     is_json: bool = False
+    is_store_given: bool = False  # on the command line, not by the environment
 
     def __post_init__(self) -> None:
         self.store = self.store or default_store_url()
@@ -34,11 +35,30 @@ class Settings:
         return f" --store '{shown}'" if set(shown) & set(" ?&'()*") else f" --store {shown}"
 
 
+class Words(click.ParamType):  # type: ignore[type-arg]
+    """Text for a model or a person. What is no text (bytes that are not UTF-8) is refused."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same text."""
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            self.fail(f"character {error.start + 1} is not UTF-8. Give it as UTF-8.", param, ctx)
+        return value
+
+
 def common(command: F) -> F:
     """Add the common options; what is given last counts."""
     for option in (_JSON, _STORE):
         command = option(command)
     return command
+
+
+def json_only(command: F) -> F:
+    """Add the common options but --store: for a command that has a store of its own."""
+    return _JSON(command)
 
 
 def current() -> Settings:
@@ -49,7 +69,7 @@ def current() -> Settings:
 def _take_store(context: click.Context, option: click.Parameter, value: str | None) -> None:
     settings = context.find_root().ensure_object(Settings)
     if value is not None:
-        settings.store = value
+        settings.store, settings.is_store_given = value, True
 
 
 def _take_json(context: click.Context, option: click.Parameter, value: bool) -> None:

@@ -12,6 +12,7 @@ from checkpoints.model import RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asking, failures, process, remembered
 from fsm_agent.cli.clean import one_line
+from fsm_agent.cli.early import turns
 from fsm_agent.cli.ending import end
 from fsm_agent.cli.opening import working
 from fsm_agent.cli.person import operator
@@ -20,6 +21,7 @@ from fsm_agent.cli.settings import current
 from fsm_agent.cli.views import View, view_for
 from fsm_agent.cli.words import seconds
 from fsm_agent.errors import AgentError, UsageError
+from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Request, Result, Runtime
 
 BUSY_POLL_S = 0.25
@@ -36,6 +38,7 @@ class Shift:
     is_patient: bool = False
     view: View = field(init=False)
     _is_on_record: bool = field(default=False, init=False)
+    _limits: Limits | None = field(default=None, init=False)
 
     def work(self, begin: Callable[[Runtime], Awaitable[str]]) -> int:
         """Begin, then work until the run is over or waits. The exit code."""
@@ -75,7 +78,7 @@ class Shift:
             result = await self._until_it_rests(runtime)
             self.view.rest()
             requests = await runtime.requests(self.run_id) if result.asks else []
-        return end(result, view=self.view, requests=requests)
+        return end(result, view=self.view, requests=requests, limits=self._limits)
 
     async def _open_view(self, runtime: Runtime) -> None:
         history = await runtime.history(self.run_id)
@@ -83,9 +86,9 @@ class Shift:
             self.view.recall(event)
         created = history[0].record.deltas[0]
         agent = one_line(self.agent.name, 64)
-        turns = getattr(created, "limits", self.agent.limits).turns
+        limits = self._limits = getattr(created, "limits", self.agent.limits)
         if not current().is_json:
-            say(f"run {self.run_id}  {agent}, budget {turns} turns")
+            say(f"run {self.run_id}  {agent}, budget {turns(limits.turns)}")
 
     async def _until_it_rests(self, runtime: Runtime) -> Result:
         """Work on, through sleeps and through questions that are answered here."""
@@ -146,6 +149,8 @@ class Shift:
                     answer=choice.answer,
                     digest=request.digest,
                     agent=self.agent,
+                    channel="cli",
+                    auth="os_user",
                 )
             except AskLocked as error:
                 say(f"  {one_line(str(error), 500)}")

@@ -7,25 +7,35 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, assert_never
 
 from fsm_agent.cli.clean import cleaned, one_line
+from fsm_agent.cli.early import LIMITS, early, turns
 from fsm_agent.run.content import Call
 from fsm_agent.run.delta import (
     Answered,
     AnyDelta,
     Asked,
     Began,
+    Consented,
     Created,
+    Delegated,
+    Detailed,
     Failed,
     Finalising,
     Hinted,
     Intended,
+    Judged,
     ModelFailed,
+    Nested,
     Observed,
     Replied,
     Resumed,
+    Revoked,
     Ruled,
     Settled,
+    Signed,
+    Voted,
 )
 from fsm_agent.run.event import EntryEvent
+from fsm_agent.run.limits import Limits
 from fsm_agent.run.state import Trigger
 
 Tone = Literal["plain", "good", "bad", "warn", "quiet"]
@@ -82,8 +92,10 @@ class Story:
         self.owner = ""
         self.attempt: Began | None = None  # a model call that nothing has ended yet
         self.answer: Answered | None = None
+        self.limits: Limits | None = None
         self._began_ms = 0
         self._place = ""
+        self._is_failing = False  # the entry at hand ends the run: nothing is tried again
 
     def name(self, call_id: str) -> str:
         """The tool of a call."""
@@ -99,6 +111,7 @@ class Story:
         """The lines of an entry, in the order of its facts."""
         record = event.record
         self._place = _PLACES[record.trigger]
+        self._is_failing = any(isinstance(delta, Failed) for delta in record.deltas)
         lines = [line for delta in record.deltas for line in self._of(delta, record.at_ms)]
         if not lines:
             lines = [Line(self._place, f"→ {event.state.value}", "quiet")]
@@ -119,12 +132,32 @@ class Story:
                 return self._began(delta, at_ms)
             case Replied():
                 return self._replied(delta, at_ms)
+            case Signed() | Detailed():
+                return []
+            case Nested():
+                return [Line("created", f"works for run {one_line(delta.parent, 64)}", "quiet")]
+            case Delegated():
+                more = f"{delta.grant_tokens:,} tokens set aside"
+                return [Line("act", f"as run {one_line(delta.child, 64)}", "quiet", more=more)]
             case ModelFailed():
                 return [self._model_failed(delta, at_ms)]
             case Asked():
                 return [self._asked(delta)]
             case Ruled():
                 return [self._ruled(delta)]
+            case Judged():
+                return self._judged(delta)
+            case Voted():
+                return [self._voted(delta)]
+            case Consented():
+                text = (
+                    f"{one_line(delta.by, 64)} agrees to later calls of {one_line(delta.tool, 64)}"
+                )
+                rule = f", where {one_line(delta.rule, 64)} asks" if delta.rule else ""
+                return [Line("decided", text + rule, "good", more=f"consent {delta.consent_id}")]
+            case Revoked():
+                text = f"{one_line(delta.by, 64)} takes consent {delta.consent_id} back"
+                return [Line("decided", text, "warn")]
             case Intended():
                 return [self._intended(delta)]
             case Settled():
@@ -133,11 +166,14 @@ class Story:
                 text = f"tells the model: {one_line(delta.text)}"
                 return [Line(self._place, text, "warn", more=delta.kind)]
             case Finalising():
-                text = f"a limit is reached ({delta.why.replace('_', ' ')}): it must finish now"
+                what = LIMITS.get(delta.why, delta.why.replace("_", " "))
+                text = f"{what} is reached: it must finish now"
                 return [Line(self._place, text, "warn")]
             case Answered():
                 self.answer = delta
-                text = "answered" if delta.is_completed else "ended with what it had: not completed"
+                text = "answered" if delta.is_completed else "not completed"
+                if delta.why or not delta.is_completed:
+                    text = f"{text}: {early(delta.why, self.limits)}"
                 return [Line("done", text, "good" if delta.is_completed else "warn")]
             case Failed():
                 return [Line("error", f"{delta.reason}: {one_line(delta.message, 300)}", "bad")]
@@ -145,7 +181,8 @@ class Story:
                 assert_never(delta)
 
     def _created(self, created: Created) -> Line:
-        text = f"{one_line(created.agent, 64)}, budget {created.limits.turns} turns"
+        self.limits = created.limits
+        text = f"{one_line(created.agent, 64)}, budget {turns(created.limits.turns)}"
         return Line("created", text, more=f"task: {one_line(created.task)}")
 
     def _resumed(self, resumed: Resumed) -> list[Line]:
@@ -196,7 +233,8 @@ class Story:
 
     def _model_failed(self, failed: ModelFailed, at_ms: int) -> Line:
         self.attempt = None
-        again = f"; again in {seconds(failed.retry_at_ms - at_ms)}" if failed.retry_at_ms else ""
+        is_repeated = failed.retry_at_ms and not self._is_failing
+        again = f"; again in {seconds(failed.retry_at_ms - at_ms)}" if is_repeated else ""
         kind = failed.kind.replace("_", " ")
         return Line("think", f"no reply ({kind}): {one_line(failed.message, 160)}{again}", "warn")
 
@@ -222,6 +260,23 @@ class Story:
             "bad" if ruled.verb in ("reject", "expire") else "good",
             more=f"request {ruled.ask_id}, hash {ruled.digest[:8]}",
         )
+
+    def _judged(self, judged: Judged) -> list[Line]:
+        if judged.asks:
+            return []  # the request that follows says it
+        name = self.name(judged.call_id)
+        if judged.consent:
+            more = f"consent {judged.consent}"
+            return [Line("act", f"{name} needs nobody: {one_line(judged.reason)}", more=more)]
+        return [Line("act", f"{name} needs nobody", "quiet", more=f"rule {one_line(judged.rule)}")]
+
+    def _voted(self, voted: Voted) -> Line:
+        why = f": {one_line(voted.reason)}" if voted.reason else ""
+        text = (
+            f"{self.name(voted.call_id)} {RULED_WORDS[voted.verb]} by {one_line(voted.by, 64)}{why}"
+        )
+        more = f"request {voted.ask_id} needs more people"
+        return Line("decided", text, "plain", more=more)
 
     def _intended(self, intended: Intended) -> Line:
         self.started[intended.call_id] = intended

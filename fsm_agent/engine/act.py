@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import structlog
 
-from checkpoints.errors import EntryTooLarge, LeaseLost
+from checkpoints.errors import CheckpointError, EntryTooLarge, LeaseLost, StoreUnavailable
 from fsm_agent.capabilities.agent import Agent
-from fsm_agent.errors import UsageError
+from fsm_agent.capabilities.delegate import AgentTool
+from fsm_agent.errors import AgentError, UsageError
 from fsm_agent.run.content import clean_text
-from fsm_agent.run.delta import AnyDelta, Settled
+from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled
 from fsm_agent.run.event import LiveEvent
 from fsm_agent.run.record import OpenCall
-from fsm_agent.run.signal import Decided
+from fsm_agent.run.signal import CancelRequested, Decided, Stirred
 from fsm_agent.run.state import Trigger
 from fsm_agent.tools import dispatch, effects
-from fsm_agent.tools.arguments import Bound
 from fsm_agent.tools.context import ToolContext
-from fsm_agent.tools.effects import arguments_digest
 from fsm_agent.tools.probe import run_probe
 from fsm_agent.tools.registry import Tool
 
-from .asking import Request
+from .after import facts_of, fitted, report_of
+from .asking import Request, ask_pause
 from .calls import Probe, Scene, Sightings, Start, Work
-from .decisions import result_of, ruled
+from .children import Stuck, Waits, cancel_children, work_on_child
 from .deps import Deps
+from .ending import ending
+from .expiry import expire_due, soonest_s
+from .mail import take_mail
 from .outcome import Move, Outcome, Park
 from .session import Interrupted, Session
 from .tasks import task_group
 
 log = structlog.get_logger(__name__)
 
-Ended = dispatch.Result | effects.ProbeResult
+Ended = dispatch.Result | effects.ProbeResult | Waits | Stuck
 
 
 async def act(session: Session, agent: Agent, deps: Deps) -> Outcome:
@@ -52,14 +57,51 @@ class _Batch:
     def __init__(self, session: Session, agent: Agent, deps: Deps) -> None:
         self._session, self._agent, self._deps = session, agent, deps
         self._running: dict[str, asyncio.Task[Ended]] = {}
+        self._late: dict[str, dispatch.Result] = {}  # returned while they were being cancelled
         self._seen = Sightings(gaps=set(session.inherited))
-        self._stuck: UsageError | None = None  # stored work that this code cannot serve
+        self._stuck: AgentError | None = None  # stored work that this code cannot serve
+        self._ending: Failed | None = None  # a deadline that the run does not outlive
 
     async def work(self) -> Outcome:
+        try:
+            return await self._work()
+        except asyncio.CancelledError:
+            await self._keep_what_ended()
+            raise
+
+    async def _keep_what_ended(self) -> None:
+        """The process stops, or has lost the run: results that are there go on record, if they may.
+
+        Those that may not be committed any more are told in an orphan report.
+        """
+        for call_id, task in self._running.items():
+            if task.done() and not task.cancelled() and not task.exception():
+                ended = task.result()
+                if isinstance(ended, dispatch.Result):
+                    self._late[call_id] = ended
+        self._running.clear()
+        if not self._late:
+            return
+        with suppress(CheckpointError):
+            await asyncio.shield(self._put_late_on_record())
+
+    async def _put_late_on_record(self) -> None:
+        await self._take_in_late()
+        await self._session.flush()
+
+    async def _take_in_late(self) -> None:
+        for call_id, result in list(self._late.items()):
+            del self._late[call_id]
+            await self._take_in(call_id, result)
+
+    async def _work(self) -> Outcome:
         interrupted = False
         async with task_group() as tasks:
             while True:
-                self._take_rulings()
+                await self._hear_people()
+                if self._ending:
+                    await self._stop_running()
+                    break
                 works = self._advance()
                 await self._put_intents_on_record(works)
                 if self._is_alone(works):
@@ -78,6 +120,12 @@ class _Batch:
                 await self._collect()
         if interrupted:
             raise Interrupted
+        if self._ending:
+            cancel = CancelRequested(self._ending.by or "the deadline", self._ending.message)
+            spent = await cancel_children(self._session, self._agent, cancel, self._deps)
+            if spent:
+                self._session.stage(Trigger.PROGRESSED, *spent)
+            return ending(self._session.run, self._ending, "ended")
         if self._stuck:
             await self._session.flush()
             raise self._stuck
@@ -86,46 +134,36 @@ class _Batch:
     def _conclude(self) -> Outcome:
         run = self._session.run
         if not run.has_unsettled_calls:
-            return Move(Trigger.ACTED)
+            return self._leave()
         deadlines = [ask.expires_ms for ask in run.open_asks if ask.expires_ms]
         deadlines += self._seen.probe_at_ms.values()
-        return Park(
-            "waiting" if run.open_asks else "sleeping", min(deadlines) if deadlines else None
-        )
+        parked = self._seen.parked.values()
+        deadlines += [waits.wake_ms for waits in parked if waits.wake_ms is not None]
+        is_waiting = bool(run.open_asks) or any(waits.status == "waiting" for waits in parked)
+        return Park("waiting" if is_waiting else "sleeping", min(deadlines) if deadlines else None)
+
+    def _leave(self) -> Move:
+        run = self._session.run
+        if closing := run.closing:
+            assert closing.result
+            is_completed = closing.result.status == "success"
+            return Move(Trigger.TERMINATED, (Answered(closing.result.text, is_completed),))
+        report = report_of(run)
+        return Move(Trigger.ACTED, (Hinted("failure", report),) if report else ())
 
     # -- decisions ----------------------------------------------------------------------------
 
-    def _take_rulings(self) -> None:
-        for signal_id, signal in list(self._session.signals.items()):
-            if isinstance(signal, Decided):
-                self._take_ruling(signal_id, signal)
-
-    def _take_ruling(self, signal_id: str, decided: Decided) -> None:
-        found = [c for c in self._session.run.calls if c.ask and c.ask.ask_id == decided.ask_id]
-        if not found:
-            self._session.signals.pop(signal_id, None)  # of a request that no longer waits
-            return
-        call = found[0]
-        ask = call.ask
-        assert ask
-        edited = ""
-        if decided.arguments is not None and call.call.name in self._agent.registry.names:
-            edited = self._digest(call, decided.arguments)
-        deltas: list[AnyDelta] = [
-            ruled(ask, decided, at_ms=self._session.now_ms(), edited_digest=edited)
-        ]
-        if result := result_of(call, ask, decided):
-            deltas.append(result)
-        self._session.consume(signal_id)
-        self._session.stage(Trigger.PROGRESSED, *deltas)
-        if decided.verb == "rerun":
-            self._seen.gaps.discard(call.call.call_id)
-
-    def _digest(self, call: OpenCall, arguments: str) -> str:
-        tool = self._agent.registry.get(call.call.name)
-        bound = tool.bind(arguments)
-        shown = bound.arguments if isinstance(bound, Bound) else arguments
-        return arguments_digest(tool.name, tool.version, shown)
+    async def _hear_people(self) -> None:
+        """Take what they decided, or what time decided for them."""
+        await expire_due(self._session, self._deps)
+        taken = take_mail(self._session, self._agent)
+        self._seen.gaps -= taken.rerun
+        for call in self._session.run.calls:
+            call_id = call.call.call_id
+            is_stirred = call.delegated and call.delegated.child in taken.stirred
+            if is_stirred and self._seen.parked.pop(call_id, None):
+                self._seen.gaps.add(call_id)
+        self._ending = self._ending or taken.ending
 
     # -- one step for each call ---------------------------------------------------------------
 
@@ -156,8 +194,15 @@ class _Batch:
                     facts.append(Settled(call.call.call_id, "error", text))
                     continue
                 works.append(step)
+            if isinstance(step, (Start, Request)) and step.judged:
+                facts.append(step.judged)
             if isinstance(step, Start):
                 facts.append(step.intent)
+                if step.delegated and not call.delegated:
+                    facts.append(step.delegated)
+                if not call.is_counted:
+                    numbers = step.judged.numbers if step.judged else {}
+                    scene.ahead.append((step.tool.name, numbers))
             elif isinstance(step, Request):
                 facts.append(self._session.ask(step.asked, step.question))
             elif isinstance(step, Settled):
@@ -192,12 +237,17 @@ class _Batch:
 
     def _is_alone(self, works: list[Work]) -> bool:
         """Whether there is one piece of work, and nothing else that could happen meanwhile."""
-        return len(works) == 1 and not self._running and not self._session.run.open_asks
+        waits = self._session.run.open_asks or self._seen.parked
+        return len(works) == 1 and not self._running and not waits
 
     async def _run_alone(self, work: Work) -> None:
         # In this task: most batches hold one call, and a task of its own is a third of its cost.
-        with self._session.interruptible():
-            ended = await self._run(work)
+        try:
+            with self._session.interruptible():
+                ended = await self._run(work)
+        except Interrupted:
+            await self._take_in_late()
+            raise
         await self._take_in(work.call_id, ended)
 
     def _start(self, tasks: asyncio.TaskGroup, works: list[Work]) -> None:
@@ -210,8 +260,15 @@ class _Batch:
         if isinstance(work, Probe):
             return run_probe(work.tool, context, work.bound.kwargs)
 
+        if isinstance(work.tool, AgentTool):
+            task = str(work.bound.kwargs["task"])
+            return work_on_child(self._session, work.call_id, work.tool, task, self._deps)
+
         def left_behind(running: object) -> None:
             log.warning("tool.left_behind", tool=work.tool.name, call_id=work.call_id)
+
+        def late(result: dispatch.Result) -> None:
+            self._late[work.call_id] = result
 
         return dispatch.run_call(
             work.tool,
@@ -219,6 +276,7 @@ class _Batch:
             context,
             clock=self._deps.clock,
             on_left_behind=left_behind,
+            on_late=late,
         )
 
     async def _make_sure_of_lease(self) -> None:
@@ -257,12 +315,16 @@ class _Batch:
         session.on_mail = came
         try:
             with session.interruptible():
-                if any(isinstance(signal, Decided) for signal in session.signals.values()):
+                if any(isinstance(said, Decided | Stirred) for said in session.signals.values()):
                     return  # it came while something was flushed
                 waited_for: set[asyncio.Future[Any]] = {*self._running.values()}
-                if session.run.open_asks:
+                if session.run.open_asks or session.run.children:
                     waited_for.add(mail)
-                await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    waited_for,
+                    timeout=soonest_s(session),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
         finally:
             session.on_mail = None
 
@@ -270,11 +332,13 @@ class _Batch:
         """Cancel what runs; what ended in time keeps its result."""
         for task in self._running.values():
             task.cancel()
-        await asyncio.wait(self._running.values())
+        if self._running:
+            await asyncio.wait(self._running.values())
         for call_id, task in list(self._running.items()):
             if task.cancelled():
                 del self._running[call_id]
         await self._collect()
+        await self._take_in_late()
 
     async def _collect(self) -> None:
         """Stage what ended calls came to, an entry each."""
@@ -285,31 +349,44 @@ class _Batch:
             await self._take_in(call_id, task.result())
 
     async def _take_in(self, call_id: str, ended: Ended) -> None:
-        if isinstance(ended, dispatch.Result):
-            fact = await self._after_run(call_id, ended)
+        facts: tuple[AnyDelta, ...] = ()
+        if isinstance(ended, Waits):
+            self._seen.parked[call_id] = ended
+        elif isinstance(ended, Stuck):
+            self._stuck = ended.error  # raised once the others are done
+        elif isinstance(ended, dispatch.Result):
+            facts = await self._after_run(call_id, ended)
         else:
-            fact = await self._after_probe(call_id, ended)
-        if fact:
-            self._session.stage(Trigger.PROGRESSED, fact)
+            facts = await self._after_probe(call_id, ended)
+        if facts:
+            self._session.stage(Trigger.PROGRESSED, *facts)
 
-    async def _after_run(self, call_id: str, result: dispatch.Result) -> Settled | None:
+    async def _after_run(self, call_id: str, result: dispatch.Result) -> tuple[AnyDelta, ...]:
         if result.is_effect_unknown:
             # Cut off is not the same as not done: nobody knows how far it came.
             self._seen.timeouts[call_id] = self._seen.timeouts.get(call_id, 0) + 1
             self._seen.gaps.add(call_id)
+            if result.status == "error":
+                self._seen.deaths[call_id] = result.text
             if result.is_still_running:
                 self._seen.unstopped.add(call_id)
-            return None
-        blob = await self._put_blob(result.full) if result.full is not None else ""
-        return Settled(call_id, result.status, result.text, result.took_ms, blob)
+            return ()
+        run = self._session.run
+        if result.question:
+            call = run.call(call_id)
+            pause = ask_pause(run, call, self._agent.registry.get(call.call.name), result)
+            return (self._session.ask(pause.asked, pause.question),)
+        shown = fitted(run, call_id, result, self._agent.batch_output_chars)
+        blob = await self._put_blob(shown.full) if shown.full is not None else ""
+        return facts_of(call_id, msgspec.structs.replace(result, text=shown.text), blob)
 
     async def _put_blob(self, data: bytes) -> str:
         try:
             return await self._deps.store.put_blob(self._session.lease.run_id, data)
-        except EntryTooLarge:
+        except (EntryTooLarge, StoreUnavailable):
             return ""  # what the model is shown matters more than the whole of it
 
-    async def _after_probe(self, call_id: str, found: effects.ProbeResult) -> Settled | None:
+    async def _after_probe(self, call_id: str, found: effects.ProbeResult) -> tuple[AnyDelta, ...]:
         call = self._session.run.call(call_id)
         unlock_ms = self._scene().unlock_ms(call)
         if isinstance(found, effects.Done):
@@ -319,16 +396,16 @@ class _Batch:
         self._seen.gaps.add(call_id)
         if isinstance(found, effects.CannotTell):
             self._seen.doubts[call_id] = clean_text(f"Its check could not tell: {found.reason}")
-            return None
+            return ()
         if call_id in self._seen.unstopped:
             self._seen.doubts[call_id] = (
                 "Its check says that nothing happened so far, but it could not be stopped and may "
                 "still be running."
             )
-            return None
+            return ()
         match effects.after_probe(found, now_ms=self._session.now_ms(), unlock_ms=unlock_ms):
             case "run_again":
                 self._seen.verified.add(call_id)
             case _:
                 self._seen.probe_at_ms[call_id] = unlock_ms
-        return None
+        return ()

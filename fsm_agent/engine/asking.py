@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fsm_agent.run.content import clean_text
-from fsm_agent.run.delta import Asked, AskKind
+from fsm_agent.run.delta import Asked, AskedOn, AskKind, Judged
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.run.signal import Question
 from fsm_agent.tools.arguments import Bound
-from fsm_agent.tools.ask_user import ASK_USER
+from fsm_agent.tools.dispatch import Result
 from fsm_agent.tools.effects import arguments_digest, class_of
 from fsm_agent.tools.registry import Tool
+from fsm_agent.tools.rule import Rule, rule_of
 
 _LETTERS: dict[AskKind, str] = {"approval": "a", "question": "q", "in_doubt": "d"}
 
@@ -21,13 +22,15 @@ class Request(NamedTuple):
 
     asked: Asked
     question: Question
+    judged: Judged | None = None  # the verdict that led to it, where it is not on record yet
 
 
 def ask_approval(
-    run: Run, call: OpenCall, tool: Tool[..., Any], arguments: str, why: str
+    run: Run, call: OpenCall, tool: Tool[..., Any], arguments: str, why: str, *, now_ms: int
 ) -> Request:
     """May the call run with exactly these arguments?"""
-    return _request(run, call, tool, "approval", arguments, why)
+    rule = rule_of(tool.approval)
+    return _request(run, call, tool, "approval", arguments, why, rule=rule, now_ms=now_ms)
 
 
 def ask_in_doubt(
@@ -38,11 +41,25 @@ def ask_in_doubt(
     return _request(run, call, tool, "in_doubt", arguments, reason, unlock_ms=unlock_ms)
 
 
-def ask_question(run: Run, call: OpenCall, bound: Bound) -> Request:
+def ask_question(
+    run: Run, call: OpenCall, tool: Tool[..., Any], bound: Bound, *, now_ms: int
+) -> Request:
     """The model's own question to the user."""
     options = tuple(bound.kwargs.get("options") or ())
-    reason = str(bound.kwargs["question"])
-    return _request(run, call, ASK_USER, "question", bound.arguments, reason, options=options)
+    reason, rule = str(bound.kwargs["question"]), rule_of(tool.approval)
+    return _request(
+        run, call, tool, "question", bound.arguments, reason,
+        options=options, rule=rule, now_ms=now_ms,
+    )  # fmt: skip
+
+
+def ask_pause(run: Run, call: OpenCall, tool: Tool[..., Any], result: Result) -> Request:
+    """The question of a tool that has run: the answer is its result."""
+    assert result.question
+    shown = tool.bind(call.arguments)
+    arguments = shown.arguments if isinstance(shown, Bound) else call.arguments
+    options, reason = result.question.options, result.question.question
+    return _request(run, call, tool, "question", arguments, reason, options=options)
 
 
 def _request(
@@ -55,20 +72,24 @@ def _request(
     *,
     options: tuple[str, ...] = (),
     unlock_ms: int = 0,
+    rule: Rule | None = None,
+    now_ms: int = 0,
 ) -> Request:
     call_id, reason = call.call.call_id, clean_text(reason)
     # From the journal position: a request that is created again is the same request. And counted:
     # a decided one stays decided, so asking anew needs an id of its own.
     ask_id = f"{_LETTERS[kind]}{call_id[1:]}" + (f"-{call.asks}" if call.asks else "")
+    asked = Asked(
+        ask_id=ask_id,
+        call_id=call_id,
+        kind=kind,
+        digest=arguments_digest(tool.name, tool.version, arguments),
+        reason=reason,
+        unlock_ms=unlock_ms,
+    )
+    rule = rule or Rule()
     return Request(
-        Asked(
-            ask_id=ask_id,
-            call_id=call_id,
-            kind=kind,
-            digest=arguments_digest(tool.name, tool.version, arguments),
-            reason=reason,
-            unlock_ms=unlock_ms,
-        ),
+        _on_terms(asked, rule, now_ms),
         Question(
             kind=kind,
             call_id=call_id,
@@ -78,5 +99,21 @@ def _request(
             effect=class_of(tool.effect),
             agent=run.agent,
             options=options,
+            rule=rule.name if kind == "approval" else "",
+            on_expiry=rule.on_expiry,
+            quorum=rule.quorum,
+            requester=run.requester if rule.not_requester else "",
+            not_requester=rule.not_requester,
+            parent=run.parent,
         ),
     )
+
+
+def _on_terms(asked: Asked, rule: Rule, now_ms: int) -> Asked:
+    if rule.expires_s is None and rule.quorum == 1 and not rule.not_requester:
+        return asked
+    expires_ms = now_ms + int(rule.expires_s * 1000) if rule.expires_s is not None else 0
+    return AskedOn(
+        asked.ask_id, asked.call_id, asked.kind, asked.digest, asked.reason,
+        expires_ms, asked.unlock_ms, rule.on_expiry, rule.quorum, rule.not_requester,
+    )  # fmt: skip

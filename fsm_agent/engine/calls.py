@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from fsm_agent.capabilities.agent import Agent
+from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import UnknownTool, UsageError
-from fsm_agent.run.delta import Intended, Settled
+from fsm_agent.run.delta import Delegated, Intended, Judged, Settled
 from fsm_agent.run.record import OpenCall, Run
+from fsm_agent.run.tally import Numbers
 from fsm_agent.tools import dispatch, effects
-from fsm_agent.tools.approval import needs_approval
 from fsm_agent.tools.arguments import Bound, Refused
-from fsm_agent.tools.ask_user import ASK_USER
+from fsm_agent.tools.ask_user import ASK_USER, is_question
 from fsm_agent.tools.effects import arguments_digest, idempotency_key
 from fsm_agent.tools.registry import Tool
 
 from .asking import Request, ask_approval, ask_in_doubt, ask_question
+from .children import Waits, child_of
+from .policy import judge
 
+UNSTOPPED_LOCKS = 10  # of its longest time, before a call that could not be stopped may run again
 KEYED_STARTS = 2  # a keyed call that timed out is sent once more before a person is asked
 
 
@@ -29,6 +33,8 @@ class Start:
     tool: Tool[..., Any]
     bound: Bound
     intent: Intended
+    delegated: Delegated | None = None  # the child run that is the work
+    judged: Judged | None = None  # the verdict that lets it start, where it is not on record yet
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,18 @@ class Sightings:
 
     gaps: set[str]  # started, and nobody here knows how it ended
     timeouts: dict[str, int] = field(default_factory=dict)
+    deaths: dict[str, str] = field(default_factory=dict)  # how a tool's own process ended
     verified: set[str] = field(default_factory=set)  # their check said that nothing happened
     doubts: dict[str, str] = field(default_factory=dict)  # why a probe could not settle the gap
     probe_at_ms: dict[str, int] = field(default_factory=dict)  # a probe to be asked again, and when
     unstopped: set[str] = field(default_factory=set)  # given up, still running in a thread of ours
 
+    parked: dict[str, Waits] = field(default_factory=dict)  # calls whose child run waits
+
     def forget(self, call_id: str) -> None:
         """A new start or probe is under way: what was seen belongs to the one before."""
         self.gaps.discard(call_id)
+        self.parked.pop(call_id, None)
         self.probe_at_ms.pop(call_id, None)
         self.verified.discard(call_id)
         self.doubts.pop(call_id, None)
@@ -73,6 +83,8 @@ class Scene:
     seen: Sightings
     now_ms: int
     grace_ms: int  # added to a deadline before a call in doubt may be run again
+    # Calls that start in the same step: their tools, and what they add to the sums.
+    ahead: list[tuple[str, Numbers]] = field(default_factory=list)
 
     def next_step(self, call: OpenCall) -> Step:
         """The next fact about a call that is open, or that was started and has no result.
@@ -94,11 +106,11 @@ class Scene:
             return self._step_refused(call, tool, bound)
         if call.phase == "started":
             return self._step_in_gap(call, tool, bound)
-        if tool is ASK_USER:
+        if is_question(tool):
             if earlier := self._earlier_question(call):
                 text = f"Not asked: one question at a time. Call {earlier} asks the user already."
                 return Settled(call_id, "duplicate", text)
-            return ask_question(self.run, call, bound)
+            return ask_question(self.run, call, tool, bound, now_ms=self.now_ms)
         if twin := self._twin_of(call, tool, bound):
             text = f"Identical to call {twin}, which runs once. See its result."
             return Settled(call_id, "duplicate", text)
@@ -107,11 +119,18 @@ class Scene:
             if call.ruling.digest == digest:
                 return self._start(call, tool, bound)
             why = f"{name} was changed since this call was approved"
-            return ask_approval(self.run, call, tool, bound.arguments, why)
-        verdict = needs_approval(tool, bound.kwargs)
-        if verdict.asks:
-            return ask_approval(self.run, call, tool, bound.arguments, verdict.reason)
-        return self._start(call, tool, bound)
+            return self._ask_approval(call, tool, bound, why)
+        ahead = (numbers for name, numbers in self.ahead if name == tool.name)
+        verdict = judge(self.run, call, tool, bound, ahead)
+        new = verdict if verdict is not call.verdict else None
+        if verdict and verdict.asks:
+            return self._ask_approval(call, tool, bound, verdict.reason)._replace(judged=new)
+        return replace(self._start(call, tool, bound), judged=new)
+
+    def _ask_approval(
+        self, call: OpenCall, tool: Tool[..., Any], bound: Bound, why: str
+    ) -> Request:
+        return ask_approval(self.run, call, tool, bound.arguments, why, now_ms=self.now_ms)
 
     def _step_refused(
         self, call: OpenCall, tool: Tool[..., Any], refused: Refused
@@ -162,7 +181,10 @@ class Scene:
             at_ms=now_ms,
             deadline_ms=now_ms + int(longest_s(tool) * 1000),
         )
-        return Start(call.call.call_id, tool, bound, intent)
+        delegated = None
+        if isinstance(tool, AgentTool):
+            delegated = child_of(self.run, call, tool, intent.key, self.agent)
+        return Start(call.call.call_id, tool, bound, intent, delegated)
 
     def _key(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> str:
         run = self.run
@@ -188,7 +210,8 @@ class Scene:
         timeouts = self.seen.timeouts.get(call_id, 0)
         why = "It ran into its time limit." if timeouts else "No result of it is on record."
         change = self._change_of(call.intent, call, tool, bound)
-        why = change or self.seen.doubts.get(call_id) or why
+        seen = self.seen.doubts.get(call_id) or self.seen.deaths.get(call_id)
+        why = change or seen or why
         if change or timeouts >= KEYED_STARTS or call_id in self.seen.doubts:
             return self._ask_in_doubt(call, tool, bound.arguments, why)
         if call_id in self.seen.verified:
@@ -222,7 +245,12 @@ class Scene:
     def _ask_in_doubt(
         self, call: OpenCall, tool: Tool[..., Any], arguments: str, why: str
     ) -> Request:
-        return ask_in_doubt(self.run, call, tool, arguments, why, unlock_ms=self.unlock_ms(call))
+        unlock_ms = self.unlock_ms(call)
+        if call.call.call_id in self.seen.unstopped:
+            # Nobody can say when a thread that was given up ends; a far lock is all there is.
+            unlock_ms += UNSTOPPED_LOCKS * int(longest_s(tool) * 1000)
+            why = f"{why} It could not be stopped, and may still be running in this worker."
+        return ask_in_doubt(self.run, call, tool, arguments, why, unlock_ms=unlock_ms)
 
 
 def longest_s(tool: Tool[..., Any]) -> float:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from checkpoints.leases import Heartbeat
+from checkpoints.model import RunId
 from checkpoints.store import Store
+from fsm_agent.capabilities.agent import Agent
 from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.llm.model import Model
 from fsm_agent.run.event import Event
+from fsm_agent.run.record import Run
+
+from .outcome import Park
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +27,26 @@ class EngineSettings:
     park_after_s: float = 5.0  # longer waits release the run instead of holding a worker
     retry_base_s: float = 0.5  # first back-off after a model failure, doubled each time
     retry_cap_s: float = 60.0
+    outage_retry_s: float = 900.0  # until a worker looks again after `limits.failures` in a row
     max_recoveries: int = 5  # takeovers without progress before the run is given up
-    inline_chars: int = 32_000  # longer tool output is kept as a blob, and cut for the model
 
 
 def _nobody(event: Event) -> None:
     """The listener of a run that nobody watches."""
+
+
+class WorkOn(Protocol):
+    """Claims a run and drives it: see `fsm_agent.engine.resume.work_on`."""
+
+    def __call__(
+        self, run_id: RunId, agent: Agent, deps: Deps, *, owner: str
+    ) -> Awaitable[tuple[Run, Park | None]]: ...
+
+
+async def _nobody_works(
+    run_id: RunId, agent: Agent, deps: Deps, *, owner: str
+) -> tuple[Run, Park | None]:
+    raise RuntimeError("these Deps were made without work_on: no child run can be driven")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +61,4 @@ class Deps:
     jitter: Callable[[], float]  # 0 to 1
     emit: Callable[[Event], None] = _nobody
     settings: EngineSettings = field(default_factory=EngineSettings)
+    work_on: WorkOn = _nobody_works  # resume's own: a child run is driven like any other

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from fsm_agent.capabilities.agent import Agent
-from fsm_agent.run.delta import AnyDelta, Failed, Settled
-from fsm_agent.run.record import OpenCall
+from fsm_agent.run.delta import Failed
 from fsm_agent.run.signal import CancelRequested
 from fsm_agent.run.state import State, Trigger
 
 from .act import act
+from .children import cancel_children
 from .deps import Deps
+from .ending import ending
 from .observe import observe
 from .outcome import Outcome, Park
 from .reflect import reflect
@@ -37,6 +38,9 @@ async def drive(session: Session, agent: Agent, deps: Deps) -> Park | None:
         if session.has_new_mail:
             await session.read_mail()
         if session.cancel:
+            spent = await cancel_children(session, agent, session.cancel, deps)
+            if spent:
+                session.stage(Trigger.PROGRESSED, *spent)
             _end_cancelled(session, session.cancel)
             break
         try:
@@ -62,15 +66,5 @@ def _end_cancelled(session: Session, cancel: CancelRequested) -> None:
 
 def end_now(session: Session, failed: Failed, how: str) -> None:
     """End the run where it stands, with a result for every call: its history stays whole."""
-    deltas: list[AnyDelta] = [
-        _cut_off(call, how) for call in session.run.calls if call.phase != "settled"
-    ]
-    session.stage(Trigger.CANCELLED, *deltas, failed)
-
-
-def _cut_off(call: OpenCall, how: str) -> Settled:
-    call_id = call.call.call_id
-    if call.intent and call.intent.effect not in ("read", "idempotent"):
-        text = f"The run {how} while this call was under way. It may have taken effect."
-        return Settled(call_id, "in_doubt", text)
-    return Settled(call_id, "cancelled", f"The run {how} before this call had a result.")
+    move = ending(session.run, failed, how)
+    session.stage(move.trigger, *move.deltas)

@@ -39,8 +39,8 @@ async def reflect(session: Session, agent: Agent, deps: Deps) -> Outcome:
             order = _order_to_finish(text, agent)
             begin = Finalising(why, run.limits.final_turns)
             return Move(Trigger.CONTINUED, (begin, Hinted("final", order)))
-        case Finish(text, is_completed):
-            return Move(Trigger.FINISHED, (Answered(text, is_completed),))
+        case Finish(text, is_completed, why):
+            return Move(Trigger.FINISHED, (Answered(text, is_completed, why),))
         case Stop(reason, message):
             return Move(Trigger.EXHAUSTED, (Failed(reason, message),))
         case _:

@@ -40,7 +40,7 @@ async def work_on(
     """
     term_ms = int(deps.settings.lease_s * 1000)
     since = monotonic()  # the heartbeat's clock, whatever the engine's is
-    claim = await deps.store.claim(run_id, owner=owner, nonce=deps.new_id(), term_ms=term_ms)
+    claim = await _claim(run_id, deps, owner=owner, term_ms=term_ms)
     try:
         session = await _load(claim, agent, deps)
     except (CorruptRecord, StoreDiverged):
@@ -51,6 +51,21 @@ async def work_on(
         await asyncio.shield(_give_back(claim, deps, is_due=True))
         raise
     return await _drive_held(session, claim, since, agent, deps)
+
+
+async def _claim(run_id: RunId, deps: Deps, *, owner: str, term_ms: int) -> Claim:
+    """Take the lease; a stop meanwhile gives it back, instead of leaving it to run out."""
+    claiming = asyncio.ensure_future(
+        deps.store.claim(run_id, owner=owner, nonce=deps.new_id(), term_ms=term_ms)
+    )
+    try:
+        return await asyncio.shield(claiming)
+    except asyncio.CancelledError:
+        if not claiming.cancelled():
+            await asyncio.wait([claiming])
+            if claiming.exception() is None:
+                await _give_back(claiming.result(), deps, is_due=True)
+        raise
 
 
 async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 
-from checkpoints.errors import CheckpointError
+from checkpoints.errors import CheckpointError, StoreUnavailable
 from checkpoints.model import Ask, Claim, Commit, Status
 from fsm_agent.context.window import Window
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
-from fsm_agent.run.delta import AnyDelta, Asked, Intended, Resumed, Settled
+from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Intended, Resumed, Settled
 from fsm_agent.run.event import EntryEvent, ParkedEvent
 from fsm_agent.run.record import Record, Run, moved, taken
 from fsm_agent.run.signal import AnySignal, CancelRequested, Question, decode_signal, encode
@@ -19,6 +19,8 @@ from fsm_agent.run.state import State, Trigger, advance
 
 from .deps import Deps
 from .outcome import Park
+
+MAIL_RETRY_S = 0.5  # after a mailbox that could not be read
 
 
 class Interrupted(Exception):
@@ -39,6 +41,7 @@ class Session:
         self.lease = claim.lease
         self.cancel: CancelRequested | None = None
         self.signals: dict[str, AnySignal] = {}
+        self.mailed_ms: dict[str, int] = {}  # when each was sent, by the store's clock
         # Calls that a worker before us started: only they can have a gap.
         self.inherited = frozenset(c.call.call_id for c in run.calls if c.phase == "started")
         self.on_mail: Callable[[], None] | None = None
@@ -85,6 +88,7 @@ class Session:
             body=encode(question),
             expires_ms=asked.expires_ms,
             unlock_ms=asked.unlock_ms,
+            quorum=asked.quorum if isinstance(asked, AskedOn) else 1,
         )
         self._opened.append(ask)
         return asked
@@ -187,9 +191,14 @@ class Session:
             self._announced.clear()
             if not self.has_new_mail:
                 continue
-            # What fails here is met again by the loop or the next commit, which know what to do.
-            with suppress(CheckpointError, CorruptRecord):
+            try:
                 await self.read_mail()
+            except StoreUnavailable:
+                # Perhaps it says cancel, and the model may talk for minutes: look again soon.
+                await self._deps.clock.sleep(MAIL_RETRY_S)
+                self._announced.set()
+            except (CheckpointError, CorruptRecord):
+                continue  # met again by the loop or the next commit, which know what to do
 
     async def read_mail(self) -> None:
         """Read what waits in the mailbox, and interrupt the work under way if it says cancel."""
@@ -200,6 +209,7 @@ class Session:
                 continue
             said = decode_signal(signal.body)
             self.signals[signal.signal_id] = said
+            self.mailed_ms[signal.signal_id] = signal.at_ms
             if isinstance(said, CancelRequested) and self.cancel is None:
                 self.cancel = said
         self._seen_mail = max(self._seen_mail, seen)
@@ -252,6 +262,8 @@ def snapshot_of(run: Run) -> codec.Snapshot:
         spent_tokens=run.spent_tokens,
         asks=tuple(ask.ask_id for ask in run.open_asks),
         ending=_first_line(ending),
+        parent=run.parent,
+        children=() if run.is_over else run.children,
     )
 
 

@@ -9,9 +9,18 @@ from fsm_agent.context.tokens import tokens_of
 from fsm_agent.errors import MissingSetting, ProviderError, UsageError
 from fsm_agent.llm.model import Piece, Reply, RequestedCall, StepRequest
 from fsm_agent.run.content import Call, Usage, canonical_json, clean_text
-from fsm_agent.run.delta import OPERATOR_KINDS, Answered, Began, Failed, ModelFailed, Replied
+from fsm_agent.run.delta import (
+    OPERATOR_KINDS,
+    Answered,
+    Began,
+    Failed,
+    ModelFailed,
+    Replied,
+    Signed,
+)
 from fsm_agent.run.event import LiveEvent
 from fsm_agent.run.record import Run
+from fsm_agent.run.signal import Said
 from fsm_agent.run.state import Trigger
 
 from .deps import Deps
@@ -19,6 +28,10 @@ from .outcome import Move, Outcome, Park
 from .session import Session
 
 MAX_RETRY_AFTER_S = 86_400.0  # a provider that asks for more is not waited for longer
+MAX_REPLY_BYTES = 300_000  # of a reply's text: an entry holds it twice at the most
+MAX_CALLS = 128  # of one reply
+MAX_ARGUMENT_BYTES = 100_000  # of one call
+MAX_NAME_BYTES = 256
 MAX_BILLED_TOKENS = 2**40  # of one call: more is no count
 
 
@@ -26,7 +39,8 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
     """One model call: its reserve is on record before it goes out, its reply is the next entry.
 
     Raises Interrupted if a cancel request came, and ProviderError where only an operator can
-    help (a wrong key, no credit, an unknown model): the run is parked then, with nothing lost.
+    help (a wrong key, no credit, an unknown model) or an outage goes on for too long: the run is
+    parked then, with nothing lost.
     """
     wait_ms = session.run.wake_ms - session.now_ms()
     if wait_ms > deps.settings.park_after_s * 1000:
@@ -49,8 +63,10 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         return await _after_failure(session, deps, error)
     except MissingSetting as error:
         failed = ModelFailed("auth", clean_text(str(error)), is_billed=False)
-        await _park_for_operator(session, failed)
+        await _park(session, failed, None)
         raise
+    if session.has_new_mail:
+        await session.read_mail()
     return _after_reply(session, agent, reply)
 
 
@@ -95,24 +111,30 @@ async def _after_failure(session: Session, deps: Deps, error: ProviderError) -> 
     run, now_ms = session.run, session.now_ms()
     is_first = run.turns == 0 and run.failures == 0
     needs_operator = error.kind in OPERATOR_KINDS or (error.kind == "unreachable" and is_first)
+    is_outage = error.is_retryable and run.failures + 1 >= run.limits.failures
     failed = ModelFailed(
         kind=error.kind,
         message=clean_text(str(error)),
         # What was refused or never arrived costs nothing; a broken stream may have been billed.
         is_billed=error.status is None and error.kind != "unreachable",
-        retry_at_ms=0 if needs_operator else now_ms + _back_off_ms(run, deps, error),
+        # Parked runs have no time of their own: whoever resumes one wants a try at once.
+        retry_at_ms=0 if needs_operator or is_outage else now_ms + _back_off_ms(run, deps, error),
     )
     if needs_operator:
-        await _park_for_operator(session, failed)
+        await _park(session, failed, None)
+        raise error
+    if is_outage:
+        await _park(session, failed, now_ms + int(deps.settings.outage_retry_s * 1000))
         raise error
     if error.is_retryable:
         return Move(Trigger.REPLIED, (failed,))
     return Move(Trigger.FAILED, (failed, Failed("model", failed.message)))
 
 
-async def _park_for_operator(session: Session, failed: ModelFailed) -> None:
+async def _park(session: Session, failed: ModelFailed, wake_ms: int | None) -> None:
+    """Give the run back as it is: an outage, or a wrong key, must not end a long run."""
     session.stage(Trigger.REPLIED, failed)
-    await session.flush(Park("sleeping", None))
+    await session.flush(Park("sleeping", wake_ms))
 
 
 def _back_off_ms(run: Run, deps: Deps, error: ProviderError) -> int:
@@ -126,29 +148,56 @@ def _back_off_ms(run: Run, deps: Deps, error: ProviderError) -> int:
 
 def _after_reply(session: Session, agent: Agent, reply: Reply) -> Outcome:
     run = session.run
-    violation = reply.violation
+    violation: str | None = reply.violation
     if violation == "invalid_arguments":
         violation = None  # the faulty call gets an error result, the others run
     if reply.calls and run.final_turns_left is not None:
         violation = violation or "label_with_tools"
+    excess = _excess(reply)
+    if excess:
+        violation = "too_long"
     calls = () if violation else _calls(reply.calls, run.seq + 1)
     replied = Replied(
         label=reply.label,
-        text=clean_text(reply.text),
-        usage=_sane(reply.usage) if reply.usage else _estimate(run, reply),
+        text=_cut(reply.text, MAX_REPLY_BYTES),
+        usage=_usage(run, reply),
         calls=calls,
         finish_reason=clean_text(reply.finish_reason) if reply.finish_reason else None,
         violation=violation,
-        detail=clean_text(reply.detail),
-        reasoning=clean_text(reply.thinking),
+        detail=excess or clean_text(reply.detail),
+        reasoning=_cut(reply.thinking, MAX_REPLY_BYTES // 3),
     )
     if violation:
         return Move(Trigger.REPLIED, (replied,))
     if calls:
-        return Move(Trigger.CALLS, (replied,))
-    if _is_terminal(agent, reply.label):
-        return Move(Trigger.ANSWERED, (replied, Answered(replied.text)))
+        signed = (Signed(clean_text(reply.replay)),) if reply.replay else ()
+        return Move(Trigger.CALLS, (replied, *signed))
+    if _is_terminal(agent, reply.label) and not _has_words(session):
+        return Move(Trigger.ANSWERED, (replied, Answered(replied.text, why=run.final_why)))
     return Move(Trigger.REPLIED, (replied,))
+
+
+def _has_words(session: Session) -> bool:
+    """Whether somebody said something that this reply cannot know of: the run goes on with it."""
+    return any(isinstance(signal, Said) for signal in session.signals.values())
+
+
+def _excess(reply: Reply) -> str:
+    """What of the reply is too much to keep, in words for the model; '' for nothing."""
+    if len(reply.calls) > MAX_CALLS:
+        return f"The reply has {len(reply.calls)} tool calls. Make at most {MAX_CALLS} at once."
+    text_bytes = len(reply.text.encode("utf-8", "replace"))
+    if text_bytes > MAX_REPLY_BYTES:
+        return f"The text has {text_bytes:,} bytes, {MAX_REPLY_BYTES:,} are possible. Shorten it."
+    return ""
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """`text`, cleaned, and cut where it would be too much for an entry."""
+    text = clean_text(text)
+    if len(text) * 4 <= most_bytes or len(raw := text.encode()) <= most_bytes:
+        return text
+    return raw[:most_bytes].decode(errors="ignore") + " [… cut]"
 
 
 def _is_terminal(agent: Agent, label: str | None) -> bool:
@@ -161,14 +210,25 @@ def _calls(requested: tuple[RequestedCall, ...], seq: int) -> tuple[Call, ...]:
 
 
 def _call(requested: RequestedCall, call_id: str) -> Call:
-    name, raw = clean_text(requested.name), clean_text(requested.raw_arguments)
+    name = _cut(requested.name, MAX_NAME_BYTES)
+    raw = _cut(requested.raw_arguments, MAX_ARGUMENT_BYTES)
     if requested.arguments is None:
         problem = requested.problem or "the arguments are not a JSON object"
         return Call(call_id, name, raw, clean_text(problem))
+    if len(requested.raw_arguments) > MAX_ARGUMENT_BYTES:
+        problem = f"its arguments are too long; at most {MAX_ARGUMENT_BYTES:,} characters are kept"
+        return Call(call_id, name, _cut(raw, 1_000), problem)
     try:
         return Call(call_id, name, canonical_json(requested.arguments))
     except UsageError as error:
         return Call(call_id, name, raw, clean_text(str(error)))
+
+
+def _usage(run: Run, reply: Reply) -> Usage:
+    """As billed; where the server counted nothing at all, an estimate that is marked as one."""
+    if reply.usage is None or not reply.usage.total_tokens:
+        return _estimate(run, reply)
+    return _sane(reply.usage)
 
 
 def _sane(usage: Usage) -> Usage:

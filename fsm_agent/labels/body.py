@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Literal, NamedTuple
 
-from fsm_agent.labels.grammar import Separator
+from fsm_agent.labels.grammar import BLANKS, TICKS, Separator
 from fsm_agent.labels.lines import (
     LINE_HEAD_CHARS,
     Fence,
@@ -13,14 +13,20 @@ from fsm_agent.labels.lines import (
     label_of,
     opener_end,
 )
-from fsm_agent.labels.tags import CLOSER, CONTROL_TAIL, MAX_TAG_CHARS, OPENER
+from fsm_agent.labels.parts import Part
+from fsm_agent.labels.tags import (
+    CLOSER,
+    CONTROL_TAIL,
+    MAX_TAG_CHARS,
+    OPENER,
+    TAG_STARTS,
+    find_tag,
+    may_become_token,
+)
 
-
-class BodyPart(NamedTuple):
-    """A piece of a body: text, or thinking inside it."""
-
-    kind: Literal["thinking", "body"]
-    text: str
+# A line that may be a label, a fence or a tag, or of which only blanks have come.
+_SPECIAL_LINE = re.compile(rf"(?:\A|\n)[{BLANKS}]*(?:[{TICKS}~{TAG_STARTS}]|\Z)")
+_MAX_TAIL_CHARS = 1024  # of control tokens at the end of what has come so far
 
 
 class Body:
@@ -45,19 +51,29 @@ class Body:
         self._may_think = True
         self._separator = Separator("")
         self._control = ""  # a control token that is dropped if the reply ends with it
-        self._out: list[BodyPart] = []
+        self._has_strike = False  # `<s>` in HTML, whose closing tag looks like a token
+        self._out: list[Part] = []
         self._stage: Callable[[str], str] = self._begin_line
 
     def begin(self, label: str) -> None:
         """The label of the reply is known."""
         self._label = label
 
-    def feed(self, text: str) -> list[BodyPart]:
+    def is_inside_line(self, text: str) -> bool:
+        """Whether `text` is text in the middle of a line, and nothing else can come of it."""
+        return (
+            self._stage == self._rest_of_line
+            and "\n" not in text
+            and "<" not in text
+            and not self._control
+        )
+
+    def feed(self, text: str) -> list[Part]:
         while text:
             text = self._stage(text)
         return self._take()
 
-    def close(self) -> list[BodyPart]:
+    def close(self) -> list[Part]:
         """What was held. A block that was never closed is text, its tag included."""
         if self._block:
             unclosed, self._block = "".join(self._block), []
@@ -66,30 +82,40 @@ class Body:
                 unclosed = self._stage(unclosed)
         if self._head:
             self._end_head()
-        if self._control and not CONTROL_TAIL.fullmatch(self._control):
-            self._out.append(BodyPart("body", self._control))
+        if self._control and not self._is_dropped(self._control):
+            self._out.append(Part("body", self._control))
         self._control = ""
         return self._take()
 
-    def _take(self) -> list[BodyPart]:
+    def _is_dropped(self, tail: str) -> bool:
+        """Whether the end of the reply is control tokens, and not the end of struck-out text."""
+        is_markup = self._has_strike and tail.strip() == "</s>"
+        return not is_markup and CONTROL_TAIL.fullmatch(tail) is not None
+
+    def _take(self) -> list[Part]:
         """The parts since the last time, neighbours of one kind joined."""
         out, self._out = self._out, []
         if len(out) < 2 or any(kind != "body" for kind, _ in out):
             return out
-        return [BodyPart("body", "".join(text for _, text in out))]
+        return [Part("body", "".join(text for _, text in out))]
 
     def _emit(self, text: str) -> None:
         """Pass text on, but for a control token at its end that may be the end of the reply."""
         if self._control:
             text, self._control = self._control + text, ""
-        at = _control_start(text)
+        at = _control_start(text) if "<" in text else -1
         if at >= 0:
             text, self._control = text[:at], text[at:]
+            self._has_strike = self._has_strike or "<s>" in text
         if text:
-            self._out.append(BodyPart("body", text))
+            self._out.append(Part("body", text))
 
     def _begin_line(self, text: str) -> str:
         """Gather the beginning of a line until it is clear what it is."""
+        if not self._head and self._line > 1 and (plain := _plain_end(text)):
+            self._emit(text[:plain])
+            self._line += text.count("\n", 0, plain)
+            return text[plain:]
         end = text.find("\n") + 1 or len(text)
         take = min(end, max(1, LINE_HEAD_CHARS - len(self._head)))
         self._head += text[:take]
@@ -103,7 +129,7 @@ class Body:
     def _may_show(self) -> bool:
         """Whether the line's text is text whatever the line turns out to be."""
         visible = self._head.lstrip(" \t\u00a0\u3000")
-        return self._line > 1 and bool(visible) and visible[0] != "<"
+        return self._line > 1 and bool(visible) and visible[0] not in TAG_STARTS
 
     def _end_head(self) -> str:
         """Act on what the line is, and give back what of it is still to be read."""
@@ -152,14 +178,14 @@ class Body:
     def _think(self, text: str) -> str:
         """Hold a thinking block until it is closed."""
         window, offset = self._tail + text, len(self._tail)
-        at = window.find("<")
+        at = find_tag(window)
         while at >= 0:
             found = OPENER.match(window, at) or CLOSER.match(window, at)
             if found and found.end() > offset:
                 self._depth += 1 if OPENER.match(window, at) else -1
                 if self._depth == 0:
                     return self._close_block(text, found.start() - offset, found.end() - offset)
-            at = window.find("<", at + 1)
+            at = find_tag(window, at + 1)
         self._block.append(text)
         self._tail = window[-MAX_TAG_CHARS:]
         return ""
@@ -168,7 +194,7 @@ class Body:
         """The block was thinking. `start` may lie before `text`, in what is held already."""
         inner = "".join(self._block[1:])
         inner = inner + text[:start] if start >= 0 else inner[:start]
-        self._out.append(BodyPart("thinking", inner))
+        self._out.append(Part("thinking", inner))
         self._line += inner.count("\n")
         self._block, self._tail = [], ""
         self._separator = Separator("")
@@ -183,18 +209,21 @@ class Body:
         return rest
 
 
+def _plain_end(text: str) -> int:
+    """Where the whole lines at the beginning of `text` end that are nothing but text."""
+    special = _SPECIAL_LINE.search(text)
+    return text.rfind("\n", 0, special.start() + 1 if special else len(text)) + 1
+
+
 def _control_start(text: str) -> int:
     """Where the control tokens that `text` ends with begin, -1 if it ends with none.
 
     A token that is still under way counts.
     """
     at = text.rfind("<")
-    if at < 0 or (len(text) - at > MAX_TAG_CHARS and ">" not in text[at:]):
+    if at < 0 or len(text) - at > _MAX_TAIL_CHARS:
         return -1
-    tail = text[at:]
-    is_open = ">" not in tail and (len(tail) == 1 or tail[1] in "|｜") and "\n" not in tail
-    is_whole = CONTROL_TAIL.fullmatch(tail) is not None
-    if not is_open and not is_whole:
+    if not may_become_token(text[at:]) and not CONTROL_TAIL.fullmatch(text, at):
         return -1
-    before = CONTROL_TAIL.search(text, 0, at)
+    before = CONTROL_TAIL.search(text, max(0, at - _MAX_TAIL_CHARS), at)
     return text.index("<", before.start()) if before else at

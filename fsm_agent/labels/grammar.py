@@ -19,7 +19,14 @@ from __future__ import annotations
 import unicodedata
 from typing import Literal, NamedTuple
 
-from fsm_agent.labels.tags import CLOSER, CONTROL, MAX_TAG_CHARS, OPENER
+from fsm_agent.labels.tags import (
+    BRACKET_OPENER,
+    CLOSER,
+    CONTROL,
+    OPENER,
+    TAG_STARTS,
+    may_become_tag,
+)
 
 WINDOW_CHARS = 64  # visible characters after which a beginning that is not decided is no label
 
@@ -30,7 +37,8 @@ _NEWLINES = "\n\r\u2028\u2029\x0b\x0c\x85"
 _DASHES = "—–"
 _BRACKETS = {"【": "】", "[": "]"}
 _QUOTES = {
-    '"': '"', "'": "'", "“": "”", "‘": "’", "「": "」", "『": "』", "《": "》", "<": ">", "(": ")",
+    '"': '"', "'": "'", "“": "”", "‘": "’", "「": "」", "『": "』", "《": "》",
+    "«": "»", "„": "“", "＂": "＂", "<": ">", "(": ")",
 }  # fmt: skip
 
 Kind = Literal["label", "opener", "closer", "control", "none"]
@@ -106,7 +114,9 @@ class _Scan:
             self.at += 1
 
     def head(self) -> Head:
-        if self.text[0] == "<" and (tag := self.tag()):
+        if self.text[0] in TAG_STARTS and (tag := self.tag()):
+            return tag
+        if self.text[0] == "[" and (tag := self.bracketed_thinking()):
             return tag
         if not self.skip_markers():
             return NONE
@@ -132,9 +142,18 @@ class _Scan:
                     self.at = found.end()
                     self.wait_for_message()
                 return Head(kind, found.end())  # type: ignore[arg-type]
-        if ">" not in self.text and len(self.text) < MAX_TAG_CHARS:
+        if may_become_tag(self.text, 0):
             self.at = len(self.text)
             self.peek()
+        return None
+
+    def bracketed_thinking(self) -> Head | None:
+        """`[THINK]`, unless that is a label in brackets."""
+        if any(label.casefold() == "think" for label in self.allowed):
+            return None
+        for pattern in (BRACKET_OPENER, CLOSER):
+            if found := pattern.match(self.text):
+                return Head("opener" if pattern is BRACKET_OPENER else "closer", found.end())
         return None
 
     def wait_for_message(self) -> None:
@@ -185,6 +204,11 @@ class _Scan:
         if not label:
             return NONE
         self.skip_invisible()
+        start = self.at
+        if self.skip(COLONS, 1) and not self.skip(tick, opened):
+            self.at = start  # the colon stands between label and body
+        elif self.at > start:
+            return Head("label", self.at, label, TICKS + emphasis[:1])
         if not self.skip(tick, opened) and not self.is_line_end() and self.peek() not in COLONS:
             return NONE
         return Head("label", self.at, label, TICKS + emphasis[:1])

@@ -6,7 +6,7 @@ import re
 from typing import Literal, NamedTuple
 
 from fsm_agent.labels.grammar import BLANKS, TICKS
-from fsm_agent.labels.tags import OPENER, may_become_tag
+from fsm_agent.labels.tags import OPENER, TAG_STARTS, may_become_tag
 
 LINE_HEAD_CHARS = 80  # of a line are looked at; the rest of it cannot change what it is
 
@@ -27,7 +27,7 @@ def is_plain(head: str) -> bool:
     visible = head.lstrip(BLANKS)
     if len(head) >= LINE_HEAD_CHARS or head.endswith("\n"):
         return True
-    return bool(visible) and visible[0] not in TICKS + "~<"
+    return bool(visible) and visible[0] not in TICKS + "~" + TAG_STARTS
 
 
 def is_decided(head: str) -> bool:
@@ -35,7 +35,7 @@ def is_decided(head: str) -> bool:
     visible = head.lstrip(BLANKS)
     if is_plain(head) or not visible:
         return is_plain(head)
-    if visible[0] == "<":
+    if visible[0] in TAG_STARTS:
         return not may_become_tag(visible, 0)
     return False
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fsm_agent.labels.body import Body
 from fsm_agent.labels.grammar import Separator, lstrip_invisible, read_head
 from fsm_agent.labels.lines import label_of
-from fsm_agent.labels.tags import CLOSER, may_become_tag
+from fsm_agent.labels.parts import Part, PartKind
+from fsm_agent.labels.tags import CLOSER, find_tag, may_become_tag
 from fsm_agent.labels.thinking import Thinking
 
 SLIP_CHARS = 120  # a label is still taken if so much stands before its line's end
-
-PartKind = Literal["label", "thinking", "body", "draft", "demoted", "slipped"]
-
-
-class Part(NamedTuple):
-    """A piece of a reply.
-
-    `label` comes at most once, before any `body`. `draft` is text without a label. `demoted` says
-    that all draft so far was thinking whose opening tag never came, and `slipped` that it was a
-    courtesy before the label, which comes next. Neither repeats the text.
-    """
-
-    kind: PartKind
-    text: str
 
 
 class Parsed(NamedTuple):
@@ -55,6 +42,7 @@ class Parser:
         self._thinking = Thinking(self.allowed)
         self._separator = Separator("")
         self._stage: Callable[[str], str] = self._probe
+        self._is_routing = False
 
     @property
     def second_label(self) -> str | None:
@@ -73,6 +61,8 @@ class Parser:
 
     def feed(self, text: str) -> list[Part]:
         """The parts that `text` settles."""
+        if self._is_routing and self._body.is_inside_line(text):
+            return [Part("body", text)]  # as most of a reply is
         while text:
             text = self._stage(text)
         return self._take()
@@ -87,7 +77,7 @@ class Parser:
             self._end_doubt()
         if self._stage == self._draft:
             self._emit("draft", self._pop_held())
-        self._out += [Part(*part) for part in self._body.close()]
+        self._out += self._body.close()
         return self._take()
 
     def _take(self) -> list[Part]:
@@ -149,11 +139,11 @@ class Parser:
         rest = self._separator.feed(text)
         if rest is None:
             return ""
-        self._stage = self._route
+        self._stage, self._is_routing = self._route, True
         return rest
 
     def _route(self, text: str) -> str:
-        self._out += [Part(*part) for part in self._body.feed(text)]
+        self._out += self._body.feed(text)
         return ""
 
     def _doubt(self, text: str) -> str:
@@ -189,7 +179,7 @@ class Parser:
     def _draft(self, text: str) -> str:
         """Text without a label. A closing tag says that it was thinking all along."""
         text = self._pop_held() + text
-        at = text.find("<")
+        at = find_tag(text)
         while at >= 0:
             if (found := CLOSER.match(text, at)) and not text[:at].endswith("`"):
                 self._emit("draft", text[:at])
@@ -199,7 +189,7 @@ class Parser:
             if may_become_tag(text, at):
                 at = max(0, at - 1)  # with the character before the tag
                 break
-            at = text.find("<", at + 1)
+            at = find_tag(text, at + 1)
         cut = at if at >= 0 else len(text) - 1
         self._emit("draft", text[:cut])
         self._held = text[cut:]

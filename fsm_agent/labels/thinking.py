@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+from fsm_agent.labels.grammar import BLANKS, TICKS
 from fsm_agent.labels.lines import LINE_HEAD_CHARS, label_of
-from fsm_agent.labels.tags import CLOSER, OPENER, may_become_tag
+from fsm_agent.labels.tags import CLOSER, OPENER, find_tag, may_become_tag
+
+# A line that may be a label's, or of which only blanks have come.
+_SPECIAL_LINE = re.compile(rf"(?:\A|\n)[{BLANKS}]*(?:[{TICKS}]|\Z)")
 
 
 class Thinking:
@@ -26,7 +32,7 @@ class Thinking:
     def feed(self, text: str) -> tuple[str, str | None]:
         """The thinking that is certain, and what follows the block once it is closed."""
         text, self._held = self._held + text, ""
-        start, at = 0, text.find("<")
+        start, at = 0, find_tag(text)
         while at >= 0:
             closer = CLOSER.match(text, at)
             if tag := closer or OPENER.match(text, at):
@@ -41,7 +47,7 @@ class Thinking:
             elif may_become_tag(text, at):
                 self._held = text[at:]
                 break
-            at = text.find("<", at + 1)
+            at = find_tag(text, at + 1)
         self._ponder(text[start : len(text) - len(self._held)])
         return self._take(), None
 
@@ -76,6 +82,10 @@ class Thinking:
             if self._suspect:
                 self._suspect.append(text)
                 return
+            if self._is_at_start and not self._line and (plain := _plain_end(text)):
+                self._out.append(text[:plain])
+                text = text[plain:]
+                continue
             end = text.find("\n") + 1 or len(text)
             piece, text = text[:end], text[end:]
             if self._is_at_start:
@@ -96,3 +106,9 @@ class Thinking:
             return
         self._out.append(line)
         self._is_at_start = line.endswith("\n")
+
+
+def _plain_end(text: str) -> int:
+    """Where the whole lines at the beginning of `text` end that cannot be a label's."""
+    special = _SPECIAL_LINE.search(text)
+    return text.rfind("\n", 0, special.start() + 1 if special else len(text)) + 1

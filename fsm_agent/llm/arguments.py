@@ -32,7 +32,8 @@ def parse_arguments(raw: str) -> Outcome:
     encoding twice, `{}` before the object, noise or the same object after it, raw control
     characters, a trailing comma, Python literals. Brackets of a text that was cut are never closed.
     """
-    if not raw.strip():
+    raw = raw.lstrip("\ufeff")
+    if raw.strip() in ("", "null"):
         return {}, None
     try:
         return _read(raw), None
@@ -88,9 +89,9 @@ def _loads(text: str, *, strict: bool = True) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _Refused(f"The arguments have the key {twice!r} twice.")
+        twice = next((name for name, given in pairs if value[name] != given), None)
+        if twice is not None:
+            raise _Refused(f"The arguments have the key {twice!r} twice.")
     return value
 
 

@@ -13,7 +13,10 @@ from fsm_agent.llm.wire import CallDelta, FunctionDelta
 from fsm_agent.run.content import clean_json, clean_text
 
 MAX_CALLS = 128
-_PARALLEL = ("multi_tool_use.parallel", "parallel")
+_PARALLEL = frozenset(
+    {"multi_tool_use.parallel", "functions.multi_tool_use.parallel", "multi_tool_use_parallel"}
+    | {"parallel", "parallel_tool_use"}
+)
 
 
 class _OpenCall:
@@ -22,10 +25,20 @@ class _OpenCall:
     def __init__(self, index: int | None) -> None:
         self.index, self.id, self.name = index, "", ""
         self.pieces: list[str] = []
+        self.size_chars = 0
+        self.extra: dict[str, Any] | None = None
 
     @property
     def arguments(self) -> str:
         return "".join(self.pieces)
+
+    def add(self, fragment: str) -> None:
+        """Take a fragment of the arguments, or a snapshot of them as far as they go."""
+        is_longer = 2 <= self.size_chars <= len(fragment)
+        if is_longer and fragment[0] == "{" and fragment.startswith(self.arguments):
+            self.pieces, self.size_chars = [], 0
+        self.pieces.append(fragment)
+        self.size_chars += len(fragment)
 
 
 class CallAssembler:
@@ -47,10 +60,11 @@ class CallAssembler:
     def add(self, deltas: list[CallDelta]) -> None:
         """Take the `tool_calls` of one chunk."""
         for position, delta in enumerate(deltas):
-            function = delta.function or FunctionDelta()
+            function = delta.function or FunctionDelta(delta.name, delta.arguments)
             call = self._target(delta, function, position)
             if delta.id:
                 call.id = delta.id
+            call.extra = delta.extra_content or call.extra
             self._extend(call, function)
 
     def add_legacy(self, function: FunctionDelta) -> None:
@@ -66,15 +80,26 @@ class CallAssembler:
         return call
 
     def _candidate(self, delta: CallDelta) -> _OpenCall | None:
-        """The newest call that the delta could go on with."""
-        return next((call for call in reversed(self._calls) if _may_go_on(call, delta)), None)
+        """The call that the delta could go on with: the one of its id, else the newest."""
+        newest = None
+        for call in reversed(self._calls):
+            if _may_go_on(call, delta):
+                if not delta.id or call.id == delta.id:
+                    return call
+                newest = newest or call
+        return newest
 
     def _begins_another(
         self, call: _OpenCall, delta: CallDelta, function: FunctionDelta, position: int
     ) -> bool:
         if delta.id and call.id:
-            is_new = bool(function.name) or is_complete(call.arguments)
-            return delta.id != call.id and is_new
+            if delta.id == call.id:
+                return False
+            # Some servers make up an id for each delta: half an object still has to be ended.
+            is_open = call.size_chars > 0 and not is_complete(call.arguments)
+            if not function.name:
+                return not is_open and call.size_chars > 0
+            return not (is_open and function.name == call.name)
         if not function.name:
             return False
         if delta.index is None and position > 0 and call.name:
@@ -91,7 +116,7 @@ class CallAssembler:
         if isinstance(function.arguments, dict):
             function.arguments = json.dumps(function.arguments, ensure_ascii=False)
         if function.arguments:
-            call.pieces.append(function.arguments)
+            call.add(function.arguments)
             self.size_chars += len(function.arguments)
 
     def finish(self, *, was_cut: bool) -> tuple[RequestedCall, ...]:
@@ -112,6 +137,7 @@ class CallAssembler:
             raw_arguments=raw,
             problem=problem,
             provider_id=clean_text(call.id),
+            extra=call.extra,
         )
 
     def _unpacked(self, call: RequestedCall) -> Iterator[RequestedCall]:
@@ -127,12 +153,15 @@ class CallAssembler:
         yield from (one for one in inner if one is not None)
 
     def _use(self, use: Any) -> RequestedCall | None:
-        if not isinstance(use, dict) or not isinstance(use.get("recipient_name"), str):
+        if not isinstance(use, dict):
             return None
-        parameters = use.get("parameters", {})
-        if not isinstance(parameters, dict):
+        name = use.get("recipient_name", use.get("name"))
+        parameters = use.get("parameters", use.get("arguments", {}))
+        if isinstance(parameters, str):
+            parameters, _ = parse_arguments(parameters)
+        if not isinstance(name, str) or not isinstance(parameters, dict):
             return None
-        name = offered_name(use["recipient_name"], self._offered)
+        name = offered_name(name, self._offered)
         return RequestedCall(name, parameters, json.dumps(parameters, ensure_ascii=False))
 
 

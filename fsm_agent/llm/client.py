@@ -5,38 +5,30 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from functools import cache
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
+from msgspec.structs import replace
 
 from fsm_agent.errors import MissingSetting, ProviderError
+from fsm_agent.llm.connections import Connections, Endpoint, Start
 from fsm_agent.llm.failures import Failure, classify
 from fsm_agent.llm.limits import Limits
 from fsm_agent.llm.model import Piece, Reply, StepRequest
 from fsm_agent.llm.patience import Patience
-from fsm_agent.llm.profiles import Change, Profile, adapted, profile_for
+from fsm_agent.llm.profiles import Constraint, Profile, adapted, profile_for
 from fsm_agent.llm.reading import Reading
-from fsm_agent.llm.request import RequestBuilder, may_change
+from fsm_agent.llm.request import RequestBuilder, may_change, sendable
 from fsm_agent.llm.stream import Stream
 
 OPENAI_URL = "https://api.openai.com/v1"
 MAX_CHANGES = 6  # of one request, after refusals
+LONG_REQUEST_BYTES = 64 << 10
 _NO_KEY = "none"  # what a server on this machine gets that asks for no key
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    """Where a request goes, and as whom."""
-
-    base_url: str
-    api_key: str
-    model: str
 
 
 class _Refused(Exception):
@@ -54,6 +46,9 @@ class OpenAIModel:
     OPENAI_API_KEY, read at each step. `is_live` shows the body of a final label as it comes, and
     takes it back if the reply does not hold; otherwise it is shown once, when it does.
     `profile` says what the endpoint accepts, where that is known better than by its host.
+    `constrain` has the server hold the model to the label protocol: "grammar" for llama.cpp,
+    "regex" for vLLM and SGLang. It defaults to FSM_AGENT_CONSTRAINT, and is off without that:
+    servers that do not know the field may refuse the request or pass over it.
 
     One step is one paid request and is never repeated here. A request that the server refuses
     because of one field is part of the same step, since nothing was paid for: it is put again
@@ -69,15 +64,15 @@ class OpenAIModel:
         limits: Limits | None = None,
         is_live: bool = False,
         profile: Profile | None = None,
+        constrain: Constraint | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self._given = (model, base_url, api_key)
-        self._is_live, self._profile = is_live, profile
+        self._is_live, self._profile, self._constrain = is_live, profile, constrain
         self._profiles: dict[tuple[str, str], Profile] = {}
         self._builder = RequestBuilder()
         self._openai: Any = None  # the module: its import waits for the first step
-        self._client: Any = None  # openai.AsyncOpenAI
-        self._client_of: tuple[object, ...] = ()
+        self._connections = Connections(self.limits)
 
     async def step(self, request: StepRequest, on_piece: Callable[[Piece], None]) -> Reply:
         """Ask once, and read the reply to its end. See `Model.step`.
@@ -90,7 +85,7 @@ class OpenAIModel:
             try:
                 return await self._attempt(request, endpoint, profile, on_piece)
             except _Refused as refused:
-                changed = _changed(profile, refused.failure.change, request)
+                changed = _changed(profile, refused.failure, request)
                 if changed is None:
                     raise _error_of(refused, endpoint) from None
                 self._profiles[endpoint.base_url, endpoint.model] = changed
@@ -102,9 +97,7 @@ class OpenAIModel:
 
     async def aclose(self) -> None:
         """Close connections. The model may be used again."""
-        client, self._client, self._client_of = self._client, None, ()
-        if client is not None:
-            await client.close()
+        await self._connections.aclose()
 
     def endpoint(self, request: StepRequest | None = None) -> Endpoint:
         """Where a request would go now. Raises MissingSetting, which says what to set."""
@@ -127,7 +120,11 @@ class OpenAIModel:
     def profile(self, endpoint: Endpoint) -> Profile:
         """What is known of the endpoint and model, `changes` after refusals included."""
         known = self._profiles.get((endpoint.base_url, endpoint.model))
-        return known or self._profile or profile_for(endpoint.base_url)
+        if known is not None:
+            return known
+        given = self._profile or profile_for(endpoint.base_url)
+        constraint = self._constrain or given.constraint or _constraint_in_environment()
+        return given if constraint == given.constraint else replace(given, constraint=constraint)
 
     async def _attempt(
         self,
@@ -140,6 +137,7 @@ class OpenAIModel:
         if self._openai is None:
             # The import takes a second or two, which other runs in this loop should not wait for.
             self._openai = await asyncio.to_thread(importlib.import_module, "openai")
+        request = sendable(request, profile)
         body = self._builder.body(request, endpoint.model, profile)
         reading = Reading(
             request, on_piece, is_live=self._is_live, max_chars=self.limits.max_reply_chars
@@ -147,8 +145,13 @@ class OpenAIModel:
         patience = Patience(self.limits)
         stream = Stream(reading, patience)
         try:
-            async with patience, self._response(endpoint, body) as response:
-                await stream.read(response.iter_bytes())
+            # A place among those that start is waited for before the server is.
+            async with (
+                self._connections.start() as start,
+                patience,
+                self._response(endpoint, body, start) as response,
+            ):
+                await stream.read(_body_of(response))
                 stream.close()
         except TimeoutError:
             if not stream.is_complete:
@@ -164,56 +167,40 @@ class OpenAIModel:
         return reading.finish()
 
     @asynccontextmanager
-    async def _response(self, endpoint: Endpoint, body: bytes) -> AsyncIterator[Any]:
-        """The response, its body unread, and closed in the end whatever happens."""
-        openai = self._openai
-        try:
-            response = await self._sdk(endpoint).post(
-                "/chat/completions",
-                cast_to=object,
-                content=body,
-                options={"headers": _HEADERS},
-            )
-        except openai.APIStatusError as error:
-            raise _refused(error) from None
-        except openai.APIConnectionError as error:
-            raise _unreachable(error, endpoint) from error
-        try:
+    async def _response(self, endpoint: Endpoint, body: bytes, start: Start) -> AsyncIterator[Any]:
+        """The response to a request, once its status is good. Raises _Refused or ProviderError."""
+        async with AsyncExitStack() as stack:
+            try:
+                posted = self._connections.posted(endpoint, body, start)
+                response = await stack.enter_async_context(posted)
+            except self._openai.APIStatusError as error:
+                raise _refused(error, len(body)) from None
+            except self._openai.APIConnectionError as error:
+                raise _unreachable(error, endpoint) from error
             yield response
-        finally:
-            await response.close()
 
-    def _sdk(self, endpoint: Endpoint) -> Any:
-        """The SDK's client for this endpoint. Connections belong to an event loop, so it does."""
-        wanted = (endpoint.base_url, endpoint.api_key, asyncio.get_running_loop())
-        if self._client_of != wanted:
-            openai = self._openai
-            timeout = openai.Timeout(None, connect=self.limits.connect_s, write=60.0, pool=30.0)
-            self._client = openai.AsyncOpenAI(
-                base_url=endpoint.base_url,
-                api_key=endpoint.api_key,
-                max_retries=0,
-                timeout=timeout,
-                http_client=openai.DefaultAsyncHttpxClient(verify=_tls(), timeout=timeout),
+
+def _body_of(response: Any) -> AsyncIterator[bytes]:
+    """The bytes of the body as they come, through as few hands as may be."""
+    http: Any = response.http_response
+    if "content-encoding" in http.headers:
+        decoded: AsyncIterator[bytes] = http.aiter_bytes()
+        return decoded
+    raw: AsyncIterator[bytes] = aiter(http.stream)
+    return raw
+
+
+def _constraint_in_environment() -> Constraint | None:
+    match os.environ.get("FSM_AGENT_CONSTRAINT", "").strip().lower():
+        case "":
+            return None
+        case "grammar" | "regex" as known:
+            return known
+        case other:
+            raise MissingSetting(
+                f"FSM_AGENT_CONSTRAINT is {other!r}. Set it to grammar (llama.cpp), to regex "
+                "(vLLM, SGLang), or not at all."
             )
-            self._client_of = wanted
-        return self._client
-
-
-# The first makes the SDK hand out the response with its body unread.
-_HEADERS = {
-    "X-Stainless-Raw-Response": "stream",
-    "Content-Type": "application/json",
-    "Accept": "text/event-stream",
-}
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """The trust store, loaded once: that takes 80 ms, and a client for each event loop wants it."""
-    httpx: Any = importlib.import_module("httpx2")
-    context: ssl.SSLContext = httpx.create_ssl_context()
-    return context
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
@@ -221,15 +208,23 @@ def _transport_errors() -> tuple[type[Exception], ...]:
     return (httpx.TransportError, httpx.StreamError)
 
 
-def _changed(profile: Profile, change: Change | None, request: StepRequest) -> Profile | None:
-    if change is None or not may_change(change, request, profile):
-        return None
-    return adapted(profile, change)
+def _changed(profile: Profile, failure: Failure, request: StepRequest) -> Profile | None:
+    """The profile after the first change that the failure may mean and the request allows."""
+    for change in (failure.change, *failure.others):
+        if change is not None and may_change(change, request, profile):
+            changed = adapted(profile, change)
+            if changed is not None:
+                return changed
+    return None
 
 
-def _refused(error: Any) -> _Refused:
+def _refused(error: Any, sent_bytes: int) -> _Refused:
     response = error.response
     failure = classify(response.status_code, response.text, response.headers, datetime.now(UTC))
+    is_mute = failure.kind == "bad_request" and not failure.said and response.status_code == 400
+    if is_mute and sent_bytes > LONG_REQUEST_BYTES:
+        # Some servers refuse what is too long without a word.
+        failure = replace(failure, kind="context_length")
     return _Refused(response.status_code, failure)
 
 

@@ -56,6 +56,7 @@ class RequestedCall(msgspec.Struct, frozen=True):
     raw_arguments: str
     problem: str | None = None
     provider_id: str = ""
+    extra: dict[str, Any] | None = None  # what the provider signed of this call
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +70,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     violation: Violation | None = None
     detail: str = ""  # in words for the model: of the violation, or of a slip that was let pass
+    replay: str = ""  # JSON of what the provider signed, if there are calls: see signatures.py
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Live text of a reply under way. Not durable; a retracted piece takes back what was shown."""
 
     channel: Channel

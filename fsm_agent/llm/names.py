@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-_PREFIX = re.compile(r"(?:functions?|tools?|default_api|multi_tool_use)[.:/]")
+_PREFIX = re.compile(r"(?:(?:functions?|tools?|default_api|multi_tool_use)(?:::|[.:/]))+")
 _COUNTER = re.compile(r":\d+\Z")
-_CONTROL = re.compile(r"<[|｜].*", re.DOTALL)
+_LEADING_TOKEN = re.compile(r"(?:\s*<[|｜][^<>]*[|｜]>)+\s*")
+_MARKUP = re.compile(r"<.*|\[ARGS\].*|\(\s*\)\Z", re.DOTALL)
+_RECIPIENT = re.compile(r"(?:^|\s)to=(\S+)")
+_WRAPPING = " \t\r\n`\"'*\u200b\u200c\u200d\u2060\ufeff"
 
 
 def offered_name(raw: str, offered: Collection[str]) -> str:
@@ -17,9 +20,13 @@ def offered_name(raw: str, offered: Collection[str]) -> str:
     """
     if raw in offered:
         return raw
-    bare = _CONTROL.sub("", raw).strip()
-    without_prefix = _PREFIX.sub("", bare, count=1) if _PREFIX.match(bare) else bare
+    trimmed = raw.strip()
+    recipient = _RECIPIENT.search(raw)
+    bare = recipient[1] if recipient else raw
+    bare = bare[found.end() :] if (found := _LEADING_TOKEN.match(bare)) else bare
+    bare = _MARKUP.sub("", bare).strip(_WRAPPING)
+    without_prefix = bare[found.end() :] if (found := _PREFIX.match(bare)) else bare
     for name in (bare, without_prefix, _COUNTER.sub("", without_prefix), _COUNTER.sub("", bare)):
         if name in offered:
             return name
-    return bare
+    return bare or trimmed

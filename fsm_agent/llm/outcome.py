@@ -7,9 +7,10 @@ import msgspec
 from fsm_agent.labels.protocol import LabelProtocol
 from fsm_agent.llm.model import RequestedCall, Violation
 
-CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "incomplete"})
 FILTERED = frozenset(
-    {"content_filter", "sensitive", "safety", "prohibited_content", "blocklist", "recitation"}
+    {"content_filter", "content_filtered", "content_policy", "guardrail_intervened", "spii"}
+    | {"image_safety", "sensitive", "safety", "prohibited_content", "blocklist", "recitation"}
 )
 REFUSED = frozenset({"refusal"})
 
@@ -25,6 +26,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     second_label: str | None = None
     second_line: int = 0
+    has_markup: bool = False  # an answer that ends with a tool call in a model's own marks
 
     @property
     def was_cut(self) -> bool:
@@ -119,7 +121,7 @@ def _label_rules(draft: Draft, protocol: LabelProtocol) -> Verdict | None:
             "tool_without_calls",
             f"The label ``{draft.label}`` announces a tool call, but the reply has none.",
         )
-    if draft.calls and not is_tool:
+    if (draft.calls or draft.has_markup) and not is_tool:
         return Verdict("label_with_tools", _with_tools(draft.label, protocol))
     return None
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from fsm_agent.labels.parser import Parser, Part
+from fsm_agent.labels.parser import Parser
+from fsm_agent.labels.parts import Part
 from fsm_agent.llm.assemble import CallAssembler
 from fsm_agent.llm.model import Piece, Reply, StepRequest
 from fsm_agent.llm.outcome import CUT, Draft, judge
+from fsm_agent.llm.signatures import Details, replay_of
 from fsm_agent.llm.snapshots import Snapshots
-from fsm_agent.llm.text_calls import calls_in_text
+from fsm_agent.llm.text_calls import calls_in_text, has_call_markup
 from fsm_agent.llm.wire import (
     Choice,
     Chunk,
@@ -45,6 +48,8 @@ class Reading:
         protocol = request.protocol
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.is_answering = False
+        """Whether text for the user is coming, under a final label."""
         self._protocol, self._show, self._is_live = protocol, show, is_live
         self._offered = tuple(tool.name for tool in request.tools)
         self._left = max_chars
@@ -53,12 +58,14 @@ class Reading:
         self._content, self._reasoning = Snapshots(8), Snapshots(4)
         self._said: list[str] = []  # content that `settle` has not seen yet
         self._carry = ""  # a high surrogate whose low one comes in the next chunk
+        self._thought_carry = ""
+        self._details = Details()
         self._texts: list[str] = []
         self._thinking: list[str] = []
         self._shown: list[str] = []  # body text that is shown live
         self._refusal: list[str] = []
         self._slip = ""  # what stood before the label, and was shown as thinking
-        self._has_deltas = False
+        self._has_deltas = self._is_last = False
 
     @property
     def text(self) -> str:
@@ -79,18 +86,14 @@ class Reading:
         calls = self._calls.finish(was_cut=False)
         return bool(calls) and not any(call.problem for call in calls)
 
-    def is_final_body(self) -> bool:
-        """Whether text for the user is coming."""
-        label = self._parser.label
-        return self._protocol is not None and label is not None and label in self._protocol.final
-
     def take(self, chunk: Chunk) -> bool:
         """Take one chunk, and say whether it had anything of the reply in it.
 
         Its content is shown by the next `settle`. Raises ReplyTooLong.
         """
         before = self._left
-        self.usage = usage_of(chunk.usage) or self.usage
+        if chunk.usage or chunk.x_groq:
+            self._count(chunk.usage or (chunk.x_groq or {}).get("usage"))
         for choice in chunk.choices or ():
             if not choice.index:
                 self._choice(choice)
@@ -99,25 +102,55 @@ class Reading:
         return self._left < before
 
     def _choice(self, choice: Choice) -> None:
-        self.usage = usage_of(choice.usage) or self.usage
+        self._is_last = bool(choice.finish_reason)
+        if choice.usage:
+            self._count(choice.usage)
         if choice.delta is not None:
             self._has_deltas = True
             self._delta(choice.delta)
-        elif choice.message is not None and not self._has_deltas:
-            self._delta(choice.message)
+        if choice.message is not None:
+            self._message(choice.message)
+        elif choice.text and choice.delta is None:
+            self._say(self._content.added(choice.text))
         if choice.finish_reason and self.finish_reason is None:
             self.finish_reason = choice.finish_reason.lower()
+
+    def _count(self, given: Any) -> None:
+        """Take a usage. A frame of zeros takes nothing back."""
+        usage = usage_of(given if isinstance(given, dict) else None)
+        if usage is not None and (usage.total_tokens or self.usage is None):
+            self.usage = usage
+
+    def _message(self, message: Delta) -> None:
+        """A whole message beside or after deltas: only what they did not bring is news."""
+        if not self._has_deltas:
+            self._delta(message)
+            return
+        if (self._texts or self._said or self._parser.is_locked) and message.content:
+            message.content = None
+        if self._thinking:
+            message.reasoning_content = message.reasoning = message.thinking = None
+            message.reasoning_details = message.reasoning_text = message.thought = None
+        if self._calls:
+            message.tool_calls = message.function_call = None
+        self._delta(message)
 
     def _delta(self, delta: Delta) -> None:
         reasoning = reasoning_of(delta)
         if reasoning:
-            self._think(clean_text(self._reasoning.added(reasoning)))
-        if delta.content:
+            self._think(self._whole(self._reasoning.added(reasoning)))
+        if delta.reasoning_details:
+            self._details.add(delta.reasoning_details)
+        content = delta.content
+        if isinstance(content, str):
+            if content:
+                self._say(self._content.added(content, is_last=self._is_last))
+        elif content:
             for is_thinking, text in content_parts(delta):
                 if is_thinking:
                     self._think(clean_text(text))
                 else:
-                    self._say(self._content.added(text))
+                    self._say(self._content.added(text, is_last=self._is_last))
         if delta.refusal:
             self._left -= len(delta.refusal)
             self._refusal.append(delta.refusal)
@@ -139,6 +172,13 @@ class Reading:
             self._thinking.append(text)
             self._show(Piece("thinking", text))
 
+    def _whole(self, text: str) -> str:
+        """Reasoning with the half of a surrogate pair that the piece before ended with."""
+        text, self._thought_carry = self._thought_carry + text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._thought_carry = text[:-1], text[-1]
+        return clean_text(text)
+
     def _say(self, text: str) -> None:
         self._left -= len(text)
         self._said.append(text)
@@ -147,8 +187,10 @@ class Reading:
         """Parse and show the content so far. Chunks that came together are parsed together."""
         if not self._said:
             return
-        text, self._said = self._carry + "".join(self._said), []
-        self._carry = ""
+        text = self._said[0] if len(self._said) == 1 else "".join(self._said)
+        self._said = []
+        if self._carry:
+            text, self._carry = self._carry + text, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._carry = text[:-1], text[-1]
         self._parts(self._parser.feed(clean_text(text)))
@@ -156,6 +198,10 @@ class Reading:
     def _parts(self, parts: list[Part]) -> None:
         for kind, text in parts:
             match kind:
+                case "body" | "draft":
+                    self._body(kind, text)
+                case "label":
+                    self.is_answering = self._protocol is not None and text in self._protocol.final
                 case "thinking":
                     self._thinking.append(text)
                     self._show(Piece("thinking", text))
@@ -163,13 +209,10 @@ class Reading:
                     self._demote()
                 case "slipped":
                     self._slip, self._texts = self.text, []
-                case "body" | "draft":
-                    self._body(kind, text)
 
     def _body(self, kind: str, text: str) -> None:
         self._texts.append(text)
-        is_body = kind == "body" if self._protocol else True
-        if not is_body or not (self.is_final_body() or self._protocol is None):
+        if self._protocol is not None and not (kind == "body" and self.is_answering):
             self._show(Piece("thinking", text))
         elif self._is_live:
             self._shown.append(text)
@@ -218,6 +261,7 @@ class Reading:
             finish_reason=draft.finish_reason,
             violation=verdict.violation,
             detail=verdict.detail or self._slip_detail(draft),
+            replay=replay_of(self._details, draft.calls),
         )
 
     def _draft(self) -> Draft:
@@ -233,7 +277,9 @@ class Reading:
         may_be_bare = self._protocol is not None and self._protocol.accept_bare_calls
         if label is None and calls and may_be_bare and not text.strip():
             label = tool_label
+        is_answer = self._protocol is not None and label in self._protocol.final
         return Draft(
+            has_markup=is_answer and not calls and has_call_markup(text, self._offered),
             label=label,
             text=refusal if refusal and not text.strip() else text,
             thinking="".join(self._thinking),
@@ -250,7 +296,7 @@ class Reading:
         return f"The label ``{draft.label}`` came late, after: {self._slip.strip()}"
 
     def _close_body(self, draft: Draft, *, is_good: bool) -> None:
-        is_answer = self.is_final_body() or (self._protocol is None and not draft.calls)
+        is_answer = self.is_answering or (self._protocol is None and not draft.calls)
         if not is_good or not is_answer:
             self._retract()
         elif not self._is_live and draft.text:

@@ -17,11 +17,11 @@ class Snapshots:
         self._size = 0
         self._last: str | None = None  # the last snapshot, once this is known to be such a stream
 
-    def added(self, text: str) -> str:
-        """What `text` adds."""
+    def added(self, text: str, *, is_last: bool = False) -> str:
+        """What `text` adds. The last chunk may also say once more all that was said."""
         if self._last is not None:
             return self._added_to(self._last, text)
-        if len(text) > self._size >= 2 and self._repeats(text):
+        if len(text) >= self._size + (not is_last) and self._size >= 2 and self._repeats(text):
             return self._added_to("".join(self._all), text)
         self._all.append(text)
         self._size += len(text)
@@ -33,6 +33,8 @@ class Snapshots:
             return False
         begun = before.lstrip()
         is_label = begun.startswith("`") and any(char.isalnum() for char in begun)
+        if len(text) == self._size:
+            return is_label and self._size >= self._min  # two equal pieces are just that
         return self._size >= self._min or is_label
 
     def _added_to(self, before: str, text: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 MAX_EVENT_BYTES = 16 << 20
 _MAX_STRAY_BYTES = 64 << 10
+_ODD_DATA = re.compile(rb"\s*data\s*: ?", re.IGNORECASE)  # as some proxies re-write the field
+_LINE_BYTES = 64  # that a line costs beside its text
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -42,9 +45,33 @@ class SseReader:
         self._size = 0
         self._skips_lf = False  # the last read ended with CR: its LF may still come
         self._is_first = True
+        self._is_idle = False  # between two events, with nothing held
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are complete now."""
+        if self._is_idle and self._is_one_event(chunk):
+            self.has_events = True
+            return [Event("", chunk[6:-2])]
+        if self._is_idle and not chunk.strip(b"\n"):
+            return []
+        events = self._feed(chunk)
+        self._is_idle = not (
+            self._pieces or self._data or self._name or self._skips_lf or self._is_first
+        )
+        return events
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Whether this is one whole event of one line, as nearly all reads are."""
+        size = len(chunk)
+        return (
+            chunk.startswith(b"data: {")
+            and chunk.find(b"\n") == size - 2
+            and chunk.endswith(b"\n\n")
+            and size <= self._max
+            and b"\r" not in chunk
+        )
+
+    def _feed(self, chunk: bytes) -> list[Event]:
         if self._is_first:
             chunk = self._without_bom(chunk)
         if self._skips_lf and chunk:
@@ -98,7 +125,7 @@ class SseReader:
         return events
 
     def _add(self, data: bytes) -> None:
-        self._size += len(data)
+        self._size += len(data) + _LINE_BYTES
         if self._size > self._max:
             raise EventTooLong(f"an event of more than {self._max} bytes")
         self._data.append(data)
@@ -114,5 +141,7 @@ class SseReader:
             self._name = line[6:].strip().decode("utf-8", "replace")
         elif line == b"data":
             self._add(b"")
+        elif (found := _ODD_DATA.match(line)) is not None:
+            self._add(line[found.end() :])
         elif not line.startswith((b":", b"id", b"retry")) and len(self.stray) < _MAX_STRAY_BYTES:
             self.stray += line[:_MAX_STRAY_BYTES] + b"\n"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
-from typing import Literal
+from typing import Any, Literal
 
 from fsm_agent.errors import ProviderError
 from fsm_agent.llm.failures import classify_event, said_in
 from fsm_agent.llm.patience import Patience
 from fsm_agent.llm.reading import Reading, ReplyTooLong
 from fsm_agent.llm.sse import Event, EventTooLong, SseReader
-from fsm_agent.llm.wire import Chunk, decode, decode_event
+from fsm_agent.llm.wire import EMPTY, Chunk, decode, decode_event, error_in
 
 REUSE_S = 0.1  # after [DONE], for the end of the body: then the connection can be used again
 USAGE_CAME_S = 0.5  # after finish reason and usage there is nothing to wait for but [DONE]
 
-_FAILED = frozenset({"error", "network_error"})
+_DONE = (b"[DONE]", b"DONE")
+_FAILED = frozenset({"error", "network_error", "abort", "aborted"})
 _OVERLOADED = frozenset({"insufficient_system_resource"})
 _OVERFLOWED = frozenset({"model_context_window_exceeded"})
 
@@ -33,6 +34,7 @@ class Stream:
         self._is_done = False
         self._nonsense = b""  # the first data that was no chunk
         self._has_chunks = False
+        self._is_ending = False  # the body is over: what comes now may be cut short
 
     @property
     def is_complete(self) -> bool:
@@ -61,29 +63,48 @@ class Stream:
         for name, data in events:
             if self._is_done:
                 break
-            had_progress = self._event(name, data.strip()) or had_progress
+            had_progress = self._event(name, data) or had_progress
         self._reading.settle()
         if had_progress:
             self._wait_on()
 
     def _event(self, name: str, data: bytes) -> bool:
         """Take one event, and say whether the reply went on."""
-        if not data:
-            return False
-        if data == b"[DONE]":
-            self._is_done = True
-            return False
+        if not data.startswith(b"{"):
+            data = self._bared(data.strip())
+            if not data:
+                return False
+        chunk = decode(data)
+        if chunk is not None and chunk.error is None and name != "error":
+            return self._chunk(chunk, data)
         had_progress = False
         for chunk in decode_event(data):
             if name == "error" or (chunk is not None and chunk.error):
-                self._fail(chunk, data)
+                self._fail((chunk.error if chunk else None) or data.decode("utf-8", "replace"))
             if chunk is None:
-                self._nonsense = self._nonsense or data[:500]
+                self._not_a_chunk(data)
             else:
-                had_progress = self._chunk(chunk) or had_progress
+                had_progress = self._chunk(chunk, data) or had_progress
         return had_progress
 
-    def _chunk(self, chunk: Chunk) -> bool:
+    def _bared(self, data: bytes) -> bytes:
+        """Data that begins like no object: the end of the stream, or a doubled field name."""
+        while data.startswith(b"data:"):
+            data = data[5:].lstrip()
+        if data.strip(b'"').upper() in _DONE:
+            self._is_done = True
+            return b""
+        return data
+
+    def _not_a_chunk(self, data: bytes) -> None:
+        """A line of text does no harm; half an object was a part of the reply, and is lost."""
+        if data.startswith(b"{") and self._has_chunks and not self._is_ending:
+            raise self.failed("malformed_stream", "a chunk of the stream is broken", retry=True)
+        self._nonsense = self._nonsense or data[:500]
+
+    def _chunk(self, chunk: Chunk, data: bytes) -> bool:
+        if chunk.choices is None and chunk.usage is None and (error := error_in(data)):
+            self._fail(error)
         self._has_chunks = True
         was_finished = self._reading.finish_reason is not None
         added = self._reading.take(chunk)
@@ -99,16 +120,16 @@ class Stream:
         """
         limits, reading = self._patience.limits, self._reading
         if reading.finish_reason is None or not reading.has_begun:
-            is_answer = reading.is_final_body() and not reading.has_calls
-            idle_s = limits.idle_answer_s if is_answer else limits.idle_s
-            self._patience.allow(min(idle_s, limits.idle_s), "next chunk")
+            idle_s = limits.idle_s
+            if reading.is_answering and not reading.has_calls:
+                idle_s = min(limits.idle_answer_s, idle_s)
+            self._patience.allow(idle_s, "next chunk")
         elif reading.usage is not None:
             self._patience.allow(min(limits.trailer_s, USAGE_CAME_S), "trailer")
         else:
             self._patience.allow(limits.trailer_s, "trailer")
 
-    def _fail(self, chunk: Chunk | None, data: bytes) -> None:
-        error = (chunk.error if chunk else None) or data.decode("utf-8", "replace")
+    def _fail(self, error: dict[str, Any] | str) -> None:
         failure = classify_event(error)
         raise ProviderError(
             failure.kind,
@@ -120,6 +141,7 @@ class Stream:
 
     def close(self) -> None:
         """The body ended in peace. Take a last event without its blank line."""
+        self._is_ending = True
         events = self._sse.close()
         self._events(events)
         if not self._sse.has_events and self._sse.stray:
@@ -127,11 +149,14 @@ class Stream:
 
     def _plain_body(self, body: bytes) -> None:
         """No event stream at all: a completion in one piece, an error, or a web page."""
-        chunk = decode(body)
-        if chunk is not None and chunk.error:
-            self._fail(chunk, body)
-        if chunk is not None and chunk.choices:
-            self._chunk(chunk)
+        chunks = decode_event(body.strip())
+        for chunk in chunks:
+            if chunk is not None and chunk.error:
+                self._fail(chunk.error)
+        if chunks[0] is not None and chunks[0].choices:
+            for chunk in chunks:
+                self._chunk(chunk or EMPTY, body)
+            self._reading.settle()
             return
         said = said_in(body.decode("utf-8", "replace"))
         raise self.failed(

@@ -17,8 +17,6 @@ def check(run: Run, now_ms: int, *, next_reserve_tokens: int) -> Verdict:
     the spending. Too many errors in a row always stop: what only fails cannot finish either.
     """
     limits = run.limits
-    if run.failures >= limits.failures:
-        return Stop("model", f"{run.failures} model calls in a row failed. {_last_words(run)}")
     if run.errors >= limits.errors:
         return Stop("errors", f"Every call failed in {run.errors} turns in a row.")
     for why, text in _ended(run, now_ms, next_reserve_tokens):
@@ -43,8 +41,3 @@ def _ended(run: Run, now_ms: int, reserve: int) -> Iterator[tuple[FailureReason,
         yield "tool_calls", f"The limit of {limits.tool_calls} tool calls is reached."
     if worked_s(run, now_ms) >= limits.wall_s:
         yield "wall_time", f"The limit of {limits.wall_s:g} s of working time is reached."
-
-
-def _last_words(run: Run) -> str:
-    message = getattr(run.last, "message", "")
-    return f"Last: {message}" if message else ""

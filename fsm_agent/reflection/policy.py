@@ -40,7 +40,7 @@ def reflect(
 def _within_limits(run: Run, verdict: Verdict) -> Verdict:
     """The verdict, or a fallback at once where no turn is allowed for a forced finish."""
     if isinstance(verdict, Finalise) and run.limits.final_turns < 1:
-        return Finish(_fallback(run, verdict.why), is_completed=False)
+        return Finish(_fallback(run, verdict.why), is_completed=False, why=verdict.why)
     return verdict
 
 
@@ -51,7 +51,7 @@ def _in_finalisation(run: Run, now_ms: int, allowed: tuple[str, ...]) -> Verdict
         if not isinstance(told, (Stop, Finish)):
             is_out = budgets.check(run, now_ms, next_reserve_tokens=0)
             return is_out if isinstance(is_out, Stop) else told
-    return Finish(_fallback(run, run.final_why), is_completed=False)
+    return Finish(_fallback(run, run.final_why), is_completed=False, why=run.final_why)
 
 
 def _fallback(run: Run, reason: str) -> str:

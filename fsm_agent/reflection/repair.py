@@ -20,7 +20,7 @@ def check(run: Run, allowed: tuple[str, ...], *, may_rescue: bool) -> Verdict:
     if run.repairs <= run.limits.repairs:
         return Repair(_correction(reply, allowed))
     if may_rescue and reply.violation == "missing_label" and reply.text.strip():
-        return Finish(reply.text.strip(), is_completed=False)
+        return Finish(reply.text.strip(), is_completed=False, why="repairs")
     return Stop("repairs", f"{run.repairs} replies in a row broke the protocol. {_fault(reply)}")
 
 

@@ -35,6 +35,7 @@ class Finish(msgspec.Struct, frozen=True):
 
     text: str
     is_completed: bool
+    why: str  # what made it end: a FailureReason
 
 
 class Stop(msgspec.Struct, frozen=True):

@@ -62,6 +62,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     spent_tokens: int
     asks: tuple[str, ...]
     ending: str  # the answer's first line, or why there is none
+    parent: str = ""  # the run that this one works for
+    children: tuple[str, ...] = ()  # those that work for it, as far as they are not over
 
 
 _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)

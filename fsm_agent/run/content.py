@@ -47,10 +47,32 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     problem: str | None = None  # why the call must not run, in words for the model
 
 
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """Where a tool's result comes from: a page or file, and which part of it."""
+
+    title: str
+    url: str = ""
+    span: str = ""  # the words that the result rests on
+
+
+class Image(msgspec.Struct, frozen=True, array_like=True):
+    """A picture, by its address or as bytes of a media type such as ``image/png``."""
+
+    url: str = ""
+    data: bytes = b""
+    media_type: str = ""
+
+
 class UserMessage(msgspec.Struct, frozen=True, array_like=True, tag="user"):
     """What a person, or the runtime on their behalf, says to the model."""
 
     text: str
+
+
+class IllustratedMessage(UserMessage, frozen=True, array_like=True, tag="illustrated"):
+    """A user's message with pictures. A model that cannot see them is told that there were some."""
+
+    images: tuple[Image, ...] = ()
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, array_like=True, tag="assistant"):
@@ -60,6 +82,12 @@ class AssistantMessage(msgspec.Struct, frozen=True, array_like=True, tag="assist
     text: str
     calls: tuple[Call, ...] = ()
     reasoning: str = ""  # kept only where the provider wants it back
+
+
+class SignedMessage(AssistantMessage, frozen=True, array_like=True, tag="signed_assistant"):
+    """A reply of which the provider signed something, and wants it back as it came."""
+
+    replay: str = ""  # JSON, see fsm_agent.llm.signatures
 
 
 class ToolMessage(msgspec.Struct, frozen=True, array_like=True, tag="tool"):
@@ -77,7 +105,9 @@ class NoteMessage(msgspec.Struct, frozen=True, array_like=True, tag="note"):
     text: str
 
 
-Message = UserMessage | AssistantMessage | ToolMessage | NoteMessage
+Message = (
+    UserMessage | IllustratedMessage | AssistantMessage | SignedMessage | ToolMessage | NoteMessage
+)
 
 
 def clean_text(text: str) -> str:

@@ -9,15 +9,16 @@ from typing import Literal
 
 import msgspec
 
-from .content import Call, EffectClass, ResultStatus, Usage
+from .content import Call, EffectClass, ResultStatus, Source, Usage
 from .limits import Limits
 
 AskKind = Literal["approval", "question", "in_doubt"]
 Verb = Literal["approve", "reject", "edit", "answer", "happened", "rerun", "fail", "expire"]
+OnExpiry = Literal["reject", "fail_run", "approve"]
 HintKind = Literal["repair", "warning", "final", "failure"]
 FailureReason = Literal[
     "model", "turns", "tokens", "tool_calls", "wall_time", "errors", "repairs", "loop", "poison",
-    "cancelled", "tool_missing", "host",
+    "cancelled", "tool_missing", "host", "expired",
 ]  # fmt: skip
 
 # Failures that only an operator can mend: the run waits for them instead of counting them.
@@ -36,6 +37,13 @@ class Created(Delta, frozen=True, tag="created"):
     limits: Limits
     requester: str = ""
     fingerprint: str = ""  # of the agent's tools and protocol, as they were at the start
+
+
+class Nested(Delta, frozen=True, tag="nested"):
+    """The run works for a call of another run. In its first entry, after Created."""
+
+    parent: str  # run id
+    call_id: str
 
 
 class Resumed(Delta, frozen=True, tag="resumed"):
@@ -74,6 +82,12 @@ class Replied(Delta, frozen=True, tag="replied"):
     reasoning: str = ""
 
 
+class Signed(Delta, frozen=True, tag="signed"):
+    """What the provider signed of the reply before it, and wants back with the calls' results."""
+
+    replay: str  # JSON, see SignedMessage
+
+
 class ModelFailed(Delta, frozen=True, tag="model_failed"):
     """A model call that brought no usable reply; billed ones cost their whole reserve."""
 
@@ -95,6 +109,39 @@ class Asked(Delta, frozen=True, tag="asked"):
     unlock_ms: int = 0
 
 
+class AskedOn(Asked, frozen=True, tag="asked_on"):
+    """A request with terms: an end of its time, more people than one, or not just anybody."""
+
+    on_expiry: OnExpiry = "reject"
+    quorum: int = 1
+    not_requester: bool = False
+
+
+class Judged(Delta, frozen=True, tag="judged"):
+    """What the tool's approval rule said of a call. On record once, and not asked again."""
+
+    call_id: str
+    asks: bool
+    reason: str = ""
+    rule: str = ""  # the name of the rule
+    consent: str = ""  # the standing consent on whose word nobody was asked
+    numbers: dict[str, int | float] = {}  # arguments that the rule may see the sums of
+
+
+class Voted(Delta, frozen=True, tag="voted"):
+    """One of the people that a request needs has agreed."""
+
+    ask_id: str
+    call_id: str
+    verb: Verb
+    by: str
+    decided_ms: int  # by the store's clock, when it was recorded there
+    reason: str = ""
+    digest: str = ""  # of the arguments that were shown
+    channel: str = ""
+    auth: str = ""
+
+
 class Ruled(Delta, frozen=True, tag="ruled"):
     """A person's decision, taken up by the run."""
 
@@ -109,6 +156,36 @@ class Ruled(Delta, frozen=True, tag="ruled"):
     answer: str | None = None  # of `answer` and `happened`: what the model is told
 
 
+class Attested(Ruled, frozen=True, tag="attested"):
+    """A decision with how it came about: `at_ms` says when the run took it up."""
+
+    decided_ms: int = 0  # by the store's clock, when it was recorded there
+    channel: str = ""  # where it was made: cli, api …
+    auth: str = ""  # how `by` was established; 'claimed': it was not
+
+
+class Consented(Delta, frozen=True, tag="consented"):
+    """Later calls of a tool in this run need nobody, as far as one person is enough."""
+
+    consent_id: str
+    tool: str
+    rule: str  # only where this rule asks; '': whichever does
+    by: str
+    at_ms: int
+    reason: str = ""
+    channel: str = ""
+    auth: str = ""
+
+
+class Revoked(Delta, frozen=True, tag="revoked"):
+    """A standing consent that holds no more."""
+
+    consent_id: str
+    by: str
+    at_ms: int
+    reason: str = ""
+
+
 class Intended(Delta, frozen=True, tag="intended"):
     """A call is about to start. On disk before the tool runs, so that a crash cannot hide it."""
 
@@ -118,6 +195,24 @@ class Intended(Delta, frozen=True, tag="intended"):
     attempt: int  # starts of this call, from 1
     at_ms: int
     deadline_ms: int  # when the tool is cut off at the latest
+
+
+class Delegated(Delta, frozen=True, tag="delegated"):
+    """The call that is about to start is the work of a child run. With its Intended."""
+
+    call_id: str
+    child: str  # run id, from the call's key: a resumed parent finds the same child
+    grant_tokens: int  # of the parent's budget, set aside until the call has a result
+
+
+class Detailed(Delta, frozen=True, tag="detailed"):
+    """What there is to a call's result besides its text. Before its Settled, in the same entry."""
+
+    call_id: str
+    ends: bool = False  # the tool said that its text is the run's answer
+    arguments: str = ""  # those that really ran, where a retry was given smaller ones
+    sources: tuple[Source, ...] = ()
+    spent_tokens: int = 0  # by a child run
 
 
 class Settled(Delta, frozen=True, tag="settled"):
@@ -145,10 +240,11 @@ class Finalising(Delta, frozen=True, tag="finalising"):
 
 
 class Answered(Delta, frozen=True, tag="answered"):
-    """The run's result. Not completed: an honest fallback after a limit."""
+    """The run's result. Not completed: a rescued draft, or an honest fallback after a limit."""
 
     text: str
     is_completed: bool = True
+    why: str = ""  # what brought it about, if not the model by itself: a FailureReason
 
 
 class Failed(Delta, frozen=True, tag="failed"):
@@ -160,6 +256,7 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 
 AnyDelta = (
-    Created | Resumed | Observed | Began | Replied | ModelFailed | Asked | Ruled | Intended
+    Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked | AskedOn
+    | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Delegated | Detailed
     | Settled | Hinted | Finalising | Answered | Failed
 )  # fmt: skip

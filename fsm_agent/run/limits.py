@@ -15,7 +15,7 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     tool_calls: int = 200
     wall_s: float = 3600.0  # while somebody works on it; waiting for a person does not count
     errors: int = 4  # turns in a row in which every call failed
-    failures: int = 8  # model calls in a row without a reply, each after a longer wait
+    failures: int = 8  # model calls in a row without a reply; then the run is parked, not ended
     repairs: int = 3  # replies in a row that broke the protocol
     repeats: int = 3  # the same step this often in a row is a loop
     final_turns: int = 2  # replies allowed for a forced finish

@@ -11,30 +11,52 @@ from msgspec.structs import replace
 
 from fsm_agent.errors import CorruptRecord
 
-from .content import AssistantMessage, Call, Message, NoteMessage, ToolMessage, UserMessage
+from .content import (
+    AssistantMessage,
+    Call,
+    IllustratedMessage,
+    Message,
+    NoteMessage,
+    SignedMessage,
+    Source,
+    ToolMessage,
+    UserMessage,
+)
 from .delta import (
     OPERATOR_KINDS,
     Answered,
     AnyDelta,
     Asked,
     Began,
+    Consented,
     Created,
+    Delegated,
+    Detailed,
     Failed,
     Finalising,
     Hinted,
     Intended,
+    Judged,
     ModelFailed,
+    Nested,
     Observed,
     Replied,
     Resumed,
+    Revoked,
     Ruled,
     Settled,
+    Signed,
+    Voted,
 )
 from .limits import Limits
 from .state import FINAL, State, Trigger, destination
+from .tally import SoFar
+
+IMAGE_CHARS = 4_000  # an image costs about as much as so many characters, whatever its size
 
 DRAFT_CHARS = 500  # of a reply that broke the protocol: enough for the model to see its mistake
 KEPT_STEPS = 16  # how far back loop detection looks
+MAX_SOURCES = 500  # of a run
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -58,8 +80,13 @@ class OpenCall(msgspec.Struct, frozen=True):
     since_ms: int = 0  # when it was first started, as far as nobody settled that start
     intent: Intended | None = None
     ask: Asked | None = None
+    verdict: Judged | None = None
+    votes: tuple[Voted, ...] = ()  # of those whom `ask` needs
     ruling: Ruled | None = None
+    is_counted: bool = False  # in the run's `so_far`
     result: Settled | None = None
+    delegated: Delegated | None = None
+    detail: Detailed | None = None
 
     @property
     def phase(self) -> Phase:
@@ -107,10 +134,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     final_turns_left: int | None = None  # not None: finalising
     final_why: str = ""
     rulings: int = 0
+    consents: tuple[Consented, ...] = ()  # that hold
+    so_far: dict[str, SoFar] = {}  # by tool
     signals: tuple[str, ...] = ()  # ids of words already taken from the mailbox
     takeovers: int = 0
     answer: Answered | None = None
     failure: Failed | None = None
+    sources: tuple[Source, ...] = ()  # that results came with, each once
+    parent: str = ""  # the run that this one works for
 
     @property
     def has_attempt(self) -> bool:
@@ -139,6 +170,24 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def open_asks(self) -> tuple[Asked, ...]:
         return tuple(call.ask for call in self.calls if call.ask)
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """Child runs whose calls have no result yet."""
+        return tuple(c.delegated.child for c in self.calls if c.delegated and not c.result)
+
+    @property
+    def granted_tokens(self) -> int:
+        """What is set aside for child runs that have no result yet."""
+        return sum(c.delegated.grant_tokens for c in self.calls if c.delegated and not c.result)
+
+    @property
+    def closing(self) -> OpenCall | None:
+        """The first call of the batch whose tool has ended the run, once no call is open."""
+        for call in self.calls:
+            if call.detail and call.detail.ends and call.result:
+                return call
+        return None
 
     def call(self, call_id: str) -> OpenCall:
         """The call with this id in the current batch. Raises KeyError."""
@@ -199,6 +248,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
                 ),
                 UserMessage(delta.task),
             )
+        case Nested():
+            return replace(run, parent=delta.parent)
         case Resumed():
             idle = max(0, delta.claimed_ms - run.updated_ms) if run.begun_ms else 0
             return replace(
@@ -222,6 +273,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             )
         case Replied():
             return _fold_reply(run, delta)
+        case Signed():
+            return _fold_signature(run, delta)
         case ModelFailed():
             return replace(
                 run,
@@ -233,16 +286,31 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             )
         case Asked():
             call = run.call(delta.call_id)
-            return _with_call(run, replace(call, ask=delta, asks=call.asks + 1))
+            return _with_call(run, replace(call, ask=delta, asks=call.asks + 1, votes=()))
+        case Judged():
+            return _with_call(run, replace(run.call(delta.call_id), verdict=delta))
+        case Voted():
+            call = run.call(delta.call_id)
+            return _with_call(run, replace(call, votes=(*call.votes, delta)))
         case Ruled():
             return _fold_ruling(run, delta)
+        case Consented():
+            return replace(run, consents=(*run.consents, delta))
+        case Revoked():
+            kept = (each for each in run.consents if each.consent_id != delta.consent_id)
+            return replace(run, consents=tuple(kept))
         case Intended():
+            run = _counted(run, delta.call_id)
             call = run.call(delta.call_id)
             run = replace(run, tool_calls=run.tool_calls + (call.starts == 0))
             since_ms = call.since_ms if call.intent else delta.at_ms
             return _with_call(
                 run, replace(call, intent=delta, starts=delta.attempt, since_ms=since_ms)
             )
+        case Delegated():
+            return _with_call(run, replace(run.call(delta.call_id), delegated=delta))
+        case Detailed():
+            return _fold_detail(run, delta)
         case Settled():
             return _fold_result(run, delta)
         case Hinted():
@@ -273,6 +341,8 @@ def _say(run: Run, message: Message) -> Run:
 def message_size(message: Message) -> int:
     """Characters of a message that a model is billed for, roughly."""
     size = len(message.text) + 16
+    if isinstance(message, IllustratedMessage):
+        size += IMAGE_CHARS * len(message.images)
     if isinstance(message, AssistantMessage):
         size += sum(len(call.name) + len(call.arguments) + 32 for call in message.calls)
     return size
@@ -301,6 +371,15 @@ def _fold_reply(run: Run, reply: Replied) -> Run:
     return _say(run, AssistantMessage(reply.label, draft)) if draft else run
 
 
+def _fold_signature(run: Run, signed: Signed) -> Run:
+    """It belongs to the reply that was said last."""
+    *before, last = run.messages
+    if not isinstance(last, AssistantMessage):
+        return run
+    with_it = SignedMessage(last.label, last.text, last.calls, last.reasoning, signed.replay)
+    return replace(run, messages=(*before, with_it))
+
+
 def draft_of(reply: Replied) -> str:
     """What stays in the conversation of a reply that broke the protocol."""
     if len(reply.text) <= DRAFT_CHARS:
@@ -322,7 +401,30 @@ def _fold_ruling(run: Run, ruling: Ruled) -> Run:
     # After 'it did not happen, run it' the intent in doubt is answered for: a new start is due.
     intent = None if ruling.verb == "rerun" else call.intent
     call = replace(call, ask=None, ruling=ruling, arguments=arguments, intent=intent)
-    return _with_call(replace(run, rulings=run.rulings + 1), call)
+    run = _with_call(replace(run, rulings=run.rulings + 1), call)
+    return _counted(run, ruling.call_id) if call.is_approved else run
+
+
+def _counted(run: Run, call_id: str) -> Run:
+    """The run with the call in `so_far`, once: from when it may run, not from when it has run."""
+    call = run.call(call_id)
+    if call.is_counted:
+        return run
+    name = call.call.name
+    before = run.so_far.get(name, SoFar())
+    after = before.plus(call.verdict.numbers if call.verdict else {})
+    run = replace(run, so_far=run.so_far | {name: after})
+    return _with_call(run, replace(call, is_counted=True))
+
+
+def _fold_detail(run: Run, detail: Detailed) -> Run:
+    run = _with_call(run, replace(run.call(detail.call_id), detail=detail))
+    known = dict.fromkeys((*run.sources, *detail.sources))
+    return replace(
+        run,
+        sources=tuple(known)[:MAX_SOURCES],
+        spent_tokens=run.spent_tokens + detail.spent_tokens,
+    )
 
 
 def _fold_result(run: Run, result: Settled) -> Run:

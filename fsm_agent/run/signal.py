@@ -6,7 +6,7 @@ import msgspec
 
 from fsm_agent.errors import CorruptRecord
 
-from .delta import AskKind, Verb
+from .delta import AskKind, OnExpiry, Verb
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
@@ -18,6 +18,9 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
     reason: str = ""
     arguments: str | None = None
     answer: str | None = None
+    channel: str = ""
+    auth: str = ""
+    is_standing: bool = False  # of `approve`: later calls of the tool in this run need nobody
 
 
 class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
@@ -34,7 +37,32 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag="said"):
     by: str = ""
 
 
-AnySignal = Decided | CancelRequested | Said
+class Consent(msgspec.Struct, frozen=True, array_like=True, tag="consent"):
+    """Later calls of a tool need nobody, for as long as this holds. See Consented."""
+
+    tool: str
+    rule: str
+    by: str
+    reason: str = ""
+    channel: str = ""
+    auth: str = ""
+
+
+class Revoke(msgspec.Struct, frozen=True, array_like=True, tag="revoke"):
+    """A standing consent holds no more."""
+
+    consent_id: str
+    by: str
+    reason: str = ""
+
+
+class Stirred(msgspec.Struct, frozen=True, array_like=True, tag="stirred"):
+    """A child run can go on: somebody decided, or its time has come."""
+
+    child: str
+
+
+AnySignal = Decided | CancelRequested | Said | Consent | Revoke | Stirred
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +76,12 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     effect: str = ""
     agent: str = ""
     options: tuple[str, ...] = ()
+    rule: str = ""  # the name of the rule that asks
+    on_expiry: OnExpiry = "reject"
+    quorum: int = 1
+    requester: str = ""
+    not_requester: bool = False
+    parent: str = ""  # the run that the asking one works for
 
 
 _signals = msgspec.msgpack.Decoder(AnySignal)

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from checkpoints.connect import open_store
-from checkpoints.errors import AskLocked, RunBusy, RunClosed
+from checkpoints.errors import AskExpired, AskLocked, RunBusy, RunClosed
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
+from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.engine.deps import EngineSettings
 from fsm_agent.llm.model import Model
 from fsm_agent.run.delta import Asked, Intended, Settled
@@ -78,6 +79,10 @@ class PointedStore:
 
 def pointed_tool(tool: Tool[..., Any], points: Points) -> Tool[..., Any]:
     """The tool with a point before it starts and one after it has returned."""
+    if isinstance(tool, AgentTool):
+        return replace(tool, agent=pointed_agent(tool.agent, points))
+    if tool.isolation == "process":
+        return tool  # its process has no points, and finds its function by name
     name = f"tool {tool.name}"
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
@@ -304,7 +309,7 @@ def _runtime(scenario: Scenario, store: Any) -> Any:
 async def _to_the_end(
     scenario: Scenario, runtime: Runtime, agent: Agent, run_id: str, ledger: Ledger
 ) -> Result:
-    await runtime.start(agent, scenario.task, run_id=run_id)
+    await runtime.start(agent, scenario.task, run_id=run_id, requester="sweep")
     while True:
         try:
             result = await runtime.work(run_id, agent)
@@ -321,19 +326,23 @@ async def _to_the_end(
 
 async def _decide(scenario: Scenario, runtime: Runtime, request: Request, ledger: Ledger) -> None:
     verb, answer = scenario.decide(request, ledger)
+    number = len(request.votes)  # where several people must agree, the next one
+    person = f"person {number}" if number else "person"
     while True:
         try:
             await runtime.decide(
                 request.run_id,
                 request.ask_id,
                 verb,  # type: ignore[arg-type]
-                by="person",
+                by=person,
                 answer=answer,
-                decision_id=f"person-{request.ask_id}",  # a person who clicks again means the same
+                decision_id=f"{person}-{request.ask_id}",  # who clicks again means the same
             )
             return
         except AskLocked:
             await asyncio.sleep(LOOK_S)
+        except AskExpired:
+            return  # time has decided; the run is due
 
 
 async def _look(runtime: Runtime, result: Result, ledger: Ledger, killed_at: str | None) -> Outcome:

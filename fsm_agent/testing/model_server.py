@@ -738,7 +738,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, ImportError) as error:
         parser.error(str(error))
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
-    asyncio.run(_serve_until_signal(ModelServer(script, port=options.port, api_key=api_key)))
+    try:
+        asyncio.run(_serve_until_signal(ModelServer(script, port=options.port, api_key=api_key)))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        parser.exit(1, f"{parser.prog}: cannot serve on port {options.port}: {reason}.\n")
 
 
 async def _serve_until_signal(server: ModelServer) -> None:

@@ -9,8 +9,13 @@ from typing import Any
 
 import msgspec
 
+from fsm_agent.errors import UsageError
+from fsm_agent.run.tally import Numbers, SoFar, numbers_of
+
+from .arguments import Refused
 from .registry import Tool
 from .results import cause_of
+from .rule import Rule, rule_of
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -18,34 +23,56 @@ class Verdict(msgspec.Struct, frozen=True):
 
     asks: bool
     reason: str = ""
+    rule: str = ""  # its name; '': the tool has none
+    is_sure: bool = True  # False: the rule failed, so it is not known whether it would have asked
+    numbers: Numbers = {}  # what the call adds to the sums that the rule sees
 
 
-def needs_approval(tool: Tool[..., Any], kwargs: Mapping[str, Any]) -> Verdict:
+def needs_approval(
+    tool: Tool[..., Any], kwargs: Mapping[str, Any], so_far: SoFar | None = None
+) -> Verdict:
     """Whether the call with these bound arguments needs a person.
 
     Fails closed: of all that a predicate may return, only False lets the call run unasked.
     """
-    if tool.approval == "never":
+    rule = rule_of(tool.approval)
+    if rule is None:
         return Verdict(False)
-    if tool.approval == "always":
-        return Verdict(True, f"{tool.name} always needs approval")
+    # A copy: a predicate that changes its arguments must not change what runs.
+    numbers = numbers_of(kwargs) if rule.sees_so_far else {}
+    asks, reason, is_sure = _asked(tool.name, rule, copy.deepcopy(dict(kwargs)), so_far or SoFar())
+    return Verdict(asks, reason, rule.name, is_sure, numbers)
+
+
+def explain(tool: Tool[..., Any], arguments: str, so_far: SoFar | None = None) -> Verdict:
+    """The verdict on a call that nobody made: a dry run. `arguments` is JSON.
+
+    Raises UsageError if they do not fit the tool.
+    """
+    bound = tool.bind(arguments)
+    if isinstance(bound, Refused):
+        raise UsageError(f"{tool.name}: {bound.problem}")
+    return needs_approval(tool, bound.kwargs, so_far)
+
+
+def _asked(
+    tool_name: str, rule: Rule, kwargs: dict[str, Any], so_far: SoFar
+) -> tuple[bool, str, bool]:
+    """Whether to ask, the reason, and whether the rule was sure."""
+    if rule.when is True:
+        return True, f"{tool_name} always needs approval", True
+    predicate: Any = rule.when
     try:
-        # A copy: a predicate that changes its arguments must not change what runs.
-        wants: Any = tool.approval(copy.deepcopy(dict(kwargs)))
+        wants = predicate(kwargs, so_far) if rule.sees_so_far else predicate(kwargs)
     except Exception as error:
-        return Verdict(True, f"the approval rule failed: {cause_of(error)}")
-    return _verdict(tool.name, wants)
-
-
-def _verdict(tool_name: str, wants: Any) -> Verdict:
+        return True, f"the approval rule failed: {cause_of(error)}", False
     if wants is False:
-        return Verdict(False)
+        return False, "", True
     if wants is True:
-        return Verdict(True, f"{tool_name} needs approval for these arguments")
+        return True, f"{tool_name} needs approval for these arguments", True
     if isinstance(wants, str) and wants.strip():
-        return Verdict(True, wants.strip())
+        return True, wants.strip(), True
     if inspect.iscoroutine(wants):
         wants.close()
-    return Verdict(
-        True, f"the approval rule returned {wants!r:.100}, neither False, True nor a reason"
-    )
+    problem = f"the approval rule returned {wants!r:.100}, neither False, True nor a reason"
+    return True, problem, False

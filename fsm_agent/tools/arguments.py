@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -46,8 +46,11 @@ def bind(signature: Signature, text: str) -> Bound | Refused:
         given = _parse(text)
     except _Unreadable as error:
         return Refused(f"The arguments are not usable: {error}")
-    stripped = tuple(sorted(key for key in given if key.startswith("_")))
-    public = {key: value for key, value in given.items() if not key.startswith("_")}
+    known = signature.schema["properties"] if signature.problems_of else ()
+    stripped = tuple(sorted(key for key in given if key.startswith("_") and key not in known))
+    public = {key: value for key, value in given.items() if key not in stripped}
+    if signature.problems_of:
+        return _held_to_schema(signature.problems_of, public, stripped)
     problems = list(_unknown(signature, public))
     kwargs: dict[str, Any] = {}
     try:
@@ -59,6 +62,23 @@ def bind(signature: Signature, text: str) -> Bound | Refused:
         return Refused(f"The arguments are not usable: {error}")
     except RecursionError:
         return Refused("The arguments are not usable: they are nested too deeply.")
+
+
+def _held_to_schema(
+    problems_of: Callable[[dict[str, Any]], list[str]],
+    given: dict[str, Any],
+    stripped: tuple[str, ...],
+) -> Bound | Refused:
+    """Arguments of a foreign tool: plain JSON, as its schema allows it."""
+    try:
+        arguments = canonical_json(given)
+        shown = json.loads(arguments)
+        problems = problems_of(shown)
+    except UsageError as error:
+        return Refused(f"The arguments are not usable: {error}")
+    except (RecursionError, ValueError):
+        return Refused("The arguments are not usable: they cannot be held to the schema.")
+    return Refused(_joined(problems)) if problems else Bound(shown, arguments, stripped)
 
 
 def _settled(signature: Signature, kwargs: dict[str, Any], stripped: tuple[str, ...]) -> Bound:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from .registry import tool
+from fsm_agent.errors import BadAgent
+from fsm_agent.run.delta import OnExpiry
+
+from .registry import Tool, tool
+from .rule import ask
 
 
 @tool(effect="read")
@@ -17,3 +21,19 @@ def ask_user(
 
 
 ASK_USER = ask_user
+
+
+def ask_user_within(seconds: float, *, on_expiry: OnExpiry = "reject") -> Tool[..., str]:
+    """`ask_user` with a deadline: then the model is told that nobody answered, or the run ends.
+
+    Raises BadAgent for a span that cannot work.
+    """
+    if on_expiry == "approve":
+        raise BadAgent("ask_user_within(on_expiry='approve'): a question has nothing to approve.")
+    terms = ask(expires_s=seconds, on_expiry=on_expiry)
+    return tool(ask_user.function, effect="read", approval=terms)
+
+
+def is_question(tool: Tool[..., Any]) -> bool:
+    """Whether calls of the tool are answered by a person."""
+    return tool.function is ASK_USER.function

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from fsm_agent.clock import Clock, SystemClock
+
+_in_call: ContextVar[bool] = ContextVar("fsm_agent_in_call", default=False)
+
+
+def is_in_call() -> bool:
+    """Whether this code runs as part of a tool call."""
+    return _in_call.get()
+
+
+@contextmanager
+def in_call() -> Iterator[None]:
+    """What is started in the body, in a task or thread, runs as part of a tool call."""
+    token = _in_call.set(True)
+    try:
+        yield
+    finally:
+        _in_call.reset(token)
 
 
 def _say_nothing(text: str) -> None:

@@ -13,15 +13,20 @@ from typing import Any, Literal
 import msgspec
 
 from fsm_agent.clock import Clock, SystemClock
+from fsm_agent.run.content import Source
 
 from .arguments import Bound
-from .context import ToolContext
+from .context import ToolContext, in_call
 from .effects import Idempotent, Keyed, Read
+from .fallback import smaller
+from .outcomes import Opened, Pause, opened
+from .process import run_in_process
 from .registry import Tool
-from .results import CannotShow, cause_of, show
+from .results import MAX_CAUSE_CHARS, CannotShow, Died, Reported, cause_of, show
 from .running import Ended, start
 
 GRACE_S = 1.0  # to end by itself, once cancelled
+MAX_ANSWER_CHARS = 200_000  # of a result that is the run's answer: no model reads it again
 
 _NOT_WORTH_A_RETRY = (
     ArithmeticError,
@@ -48,16 +53,22 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a call.
 
     `full` holds the bytes of the whole output where `text` was cut. `attempts` is 0 where the call
-    did not even start, so it surely had no effect.
+    did not even start, so it surely had no effect. `arguments` is canonical JSON where others than
+    those of the call ran. With a `question` there is no result yet: the user's answer is it.
     """
 
-    status: Literal["success", "error", "timeout"]
+    status: Literal["success", "partial", "error", "timeout"]
     text: str
     took_ms: int
     full: bytes | None = None
     attempts: int = 1
     is_still_running: bool = False  # a thread, or a task that ignores its cancellation
     is_effect_unknown: bool = False  # given up midway, and repeating is not harmless
+    ends: bool = False  # the text is the run's answer
+    question: Pause | None = None
+    sources: tuple[Source, ...] = ()
+    arguments: str = ""
+    spent_tokens: int = 0  # by a child run
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -70,6 +81,10 @@ def _forget(running: asyncio.Future[Ended]) -> None:
     pass
 
 
+def _drop(result: Result) -> None:
+    pass
+
+
 async def run_call(
     tool: Tool[..., Any],
     bound: Bound,
@@ -79,20 +94,31 @@ async def run_call(
     grace_s: float = GRACE_S,
     clock: Clock | None = None,
     on_left_behind: Callable[[asyncio.Future[Ended]], None] = _forget,
+    on_late: Callable[[Result], None] = _drop,
 ) -> Result:
     """Run one call to its end, or until it is given up, with the retries its tool allows.
 
     `timeout_s` (default: the tool's) limits each attempt; all attempts share the idempotency key.
-    A failure of the tool is a result. KeyboardInterrupt, SystemExit and our own cancellation come
-    through; then, and after a timeout, `on_left_behind` is told of a tool that still runs.
+    A failure of the tool is a result. KeyboardInterrupt and our own cancellation come
+    through; then, and after a timeout, `on_left_behind` is told of a tool that still runs, and
+    `on_late` gets the result of one that returned while it was being cancelled.
     """
     clock = clock or SystemClock()
     limit_s = tool.timeout_s if timeout_s is None else timeout_s
     began = clock.steady_s()
     tries = _Tries(tool, bound, context, limit_s, grace_s, clock, on_left_behind)
-    ended = await (tries.repeated() if tool.retries else tries.once())
-    took_ms = round((clock.steady_s() - began) * 1000)
-    return _result(tool, ended, limit_s, took_ms, tries.count)
+
+    def result_of(ended: Ended | TimedOut) -> Result:
+        took_ms = round((clock.steady_s() - began) * 1000)
+        result = _result(tool, ended, limit_s, took_ms, tries.count)
+        return result if tries.bound is bound else _noted(result, tries.bound.arguments)
+
+    try:
+        return result_of(await (tries.repeated() if tool.retries else tries.once()))
+    except asyncio.CancelledError:
+        if tries.late:
+            on_late(result_of(tries.late))
+        raise
 
 
 class _Tries:
@@ -108,10 +134,11 @@ class _Tries:
         clock: Clock,
         on_left_behind: Callable[[asyncio.Future[Ended]], None],
     ) -> None:
-        self._tool, self._bound, self._context = tool, bound, context
+        self._tool, self.bound, self._context = tool, bound, context
         self._timeout_s, self._grace_s, self._clock = timeout_s, grace_s, clock
         self._on_left_behind = on_left_behind
         self.count = 0
+        self.late: Ended | None = None  # returned while it was being cancelled
 
     async def repeated(self) -> Ended | TimedOut:
         """Try until it works, the retries are used up, or the failure will not pass by itself."""
@@ -124,6 +151,8 @@ class _Tries:
         try:
             async for attempt in attempts:
                 with attempt:
+                    if isinstance(ended, TimedOut):
+                        self.bound = smaller(self._tool, self.bound)
                     ended = await self.once()
                     if is_worth_a_retry(ended):
                         raise _Again
@@ -141,24 +170,29 @@ class _Tries:
         )
         kwargs = self._kwargs()
         self.count += 1
-        is_async = self._tool.is_async
+        is_async = self._tool.is_async or self._tool.isolation == "process"
         if not is_async:
             context = replace(context, on_progress=_from_thread(context.on_progress))
         call = partial(self._tool.call, kwargs, context)
-        running = start(call, is_async=is_async, name=f"tool {self._tool.name}")
+        if self._tool.isolation == "process":
+            given, limit_s = self.bound.arguments, self._timeout_s
+            call = partial(run_in_process, self._tool, given, context, timeout_s=limit_s)
+        with in_call():
+            running = start(call, is_async=is_async, name=f"tool {self._tool.name}")
         try:
             await asyncio.wait({running}, timeout=self._timeout_s)
             if running.done():
                 return _ended(running)
             return await self._given_up(running, context)
         except asyncio.CancelledError:
-            await self._given_up(running, context)
+            late = await self._given_up(running, context)
+            self.late = late if isinstance(late, Ended) else None
             raise
 
     def _kwargs(self) -> Mapping[str, Any]:
         """The arguments, decoded anew for a retry: the tool may have changed those it had."""
-        again = self._tool.bind(self._bound.arguments) if self.count else self._bound
-        return again.kwargs if isinstance(again, Bound) else self._bound.kwargs
+        again = self._tool.bind(self.bound.arguments) if self.count else self.bound
+        return again.kwargs if isinstance(again, Bound) else self.bound.kwargs
 
     async def _given_up(
         self, running: asyncio.Future[Ended], context: ToolContext
@@ -201,6 +235,8 @@ def is_worth_a_retry(ended: Ended | TimedOut) -> bool:
         case Ended(error=error):
             while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
                 error = error.exceptions[0]
+            if isinstance(error, Reported):
+                return error.may_pass
             return isinstance(error, Exception) and not isinstance(error, _NOT_WORTH_A_RETRY)
 
 
@@ -224,8 +260,22 @@ def _result(
             )
         case Ended(error=None, value=value):
             return shown_result(tool, value, took_ms, attempts)
-        case Ended(error=KeyboardInterrupt() | SystemExit() as error):
+        case Ended(error=KeyboardInterrupt() as error):
             raise error
+        case Ended(error=CannotShow() as error):
+            return _not_shown(tool, error, took_ms, attempts)
+        case Ended(error=Died() as error):
+            harmless = isinstance(tool.effect, Read | Idempotent)
+            text = f"{tool.name} did not come to its end: {error}."
+            if not harmless:
+                text += " Its effect may have happened."
+            return Result(
+                status="error",
+                text=text,
+                took_ms=took_ms,
+                attempts=attempts,
+                is_effect_unknown=not harmless,
+            )
         case Ended(error=error):
             assert error is not None
             return Result(status="error", text=cause_of(error), took_ms=took_ms, attempts=attempts)
@@ -233,14 +283,46 @@ def _result(
 
 def shown_result(tool: Tool[..., Any], value: Any, took_ms: int, attempts: int) -> Result:
     """What came of a call that returned `value`, or whose probe says that it would have."""
+    found = value if isinstance(value, Opened) else opened(value)
+    if found.pause:
+        return Result(
+            status="success",
+            text="",
+            took_ms=took_ms,
+            attempts=attempts,
+            question=found.pause,
+            sources=found.sources,
+        )
     try:
-        shown = show(value, tool.max_output_chars)
+        limit = MAX_ANSWER_CHARS if found.ends else tool.max_output_chars
+        shown = show(found.value, limit)
     except CannotShow as error:
-        text = f"{tool.name} ran to its end, but {error}. Calling it again will not help."
-        return Result(status="error", text=text, took_ms=took_ms, attempts=attempts)
+        return _not_shown(tool, error, took_ms, attempts)
+    text = shown.text
+    if found.why_partial is not None and not found.ends:
+        text += f"\n[Not all of it: {found.why_partial[:MAX_CAUSE_CHARS]}]"
     return Result(
-        status="success", text=shown.text, took_ms=took_ms, full=shown.full, attempts=attempts
+        status="success" if found.why_partial is None else "partial",
+        text=text,
+        took_ms=took_ms,
+        full=shown.full,
+        attempts=attempts,
+        ends=found.ends,
+        sources=found.sources,
     )
+
+
+def _not_shown(tool: Tool[..., Any], error: CannotShow, took_ms: int, attempts: int) -> Result:
+    text = f"{tool.name} ran to its end, but {error}. Calling it again will not help."
+    return Result(status="error", text=text, took_ms=took_ms, attempts=attempts)
+
+
+def _noted(result: Result, arguments: str) -> Result:
+    """The result of a call that was tried again with smaller arguments, and says so."""
+    if result.status == "success" and not result.ends and not result.question:
+        note = f"\n[After a timeout it ran with other arguments: {arguments[:MAX_CAUSE_CHARS]}]"
+        result = msgspec.structs.replace(result, text=result.text + note)
+    return msgspec.structs.replace(result, arguments=arguments)
 
 
 def _timeout_text(tool: Tool[..., Any], timeout_s: float, still: bool) -> str:

@@ -51,7 +51,7 @@ def _cut_off() -> Exception:
 
 
 def _answer(ended: Ended) -> ProbeResult:
-    if isinstance(ended.error, KeyboardInterrupt | SystemExit):
+    if isinstance(ended.error, KeyboardInterrupt):
         raise ended.error
     if ended.error is not None:
         return CannotTell(f"the check failed: {cause_of(ended.error)}")

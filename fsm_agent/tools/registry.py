@@ -20,15 +20,18 @@ from .checks import refuse_check
 from .context import ToolContext
 from .effects import Effect, Idempotent, Keyed, Probed, Read, class_of, effect_named
 from .functions import innermost, is_async, name_of
+from .isolation import Isolation, Place, Resources, place_of, refuse_function, refuse_resources
+from .rule import Approval, Rule
 from .schema import Schema, Signature, read_signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Approval = Literal["always", "never"] | Callable[[dict[str, Any]], bool | str]
+Fallback = Literal["halve"] | Callable[[dict[str, Any]], Mapping[str, Any]]
 
 DEFAULT_TIMEOUT_S = 60.0
 DEFAULT_OUTPUT_CHARS = 20_000  # about 5,000 tokens; the whole is kept beside it
+MAX_OUTPUT_CHARS = 200_000  # an entry holds it whatever its script
 MIN_OUTPUT_CHARS = 100  # room for the marker that says how much was cut
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what providers accept
@@ -50,6 +53,10 @@ class Tool(Generic[P, R]):
     max_output_chars: int = DEFAULT_OUTPUT_CHARS
     concurrency: int | None = None
     version: str = "1"
+    fallback: Fallback | None = None
+    isolation: Isolation = "none"
+    resources: Resources | None = None  # of the tool's own process
+    place: Place | None = field(default=None, repr=False)  # where that process finds the function
     signature: Signature = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -124,6 +131,9 @@ def tool(
     concurrency: int | None = None,
     name: str | None = None,
     version: str = "1",
+    fallback: Fallback | None = None,
+    isolation: Isolation = "none",
+    resources: Resources | None = None,
 ) -> Tool[P, R]: ...
 @overload
 def tool(
@@ -138,6 +148,9 @@ def tool(
     concurrency: int | None = None,
     name: str | None = None,
     version: str = "1",
+    fallback: Fallback | None = None,
+    isolation: Isolation = "none",
+    resources: Resources | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -151,16 +164,23 @@ def tool(
     concurrency: int | None = None,
     name: str | None = None,
     version: str = "1",
+    fallback: Fallback | None = None,
+    isolation: Isolation = "none",
+    resources: Resources | None = None,
 ) -> Any:
     """Make a function a tool: `@tool`, `@tool(effect="read")`, or `tool(database.find)`.
 
     `effect` says what may be done about a call that a crash cut off: 'read', 'idempotent',
     keyed(ttl_s=…), probed(check=…), or 'unsafe', which is never started twice.
     `approval` is 'always', 'never', or a function of the arguments: False runs the call, True or a
-    reason asks a person first, and so does anything else it returns or raises.
+    reason asks a person first, and so does anything else it returns or raises. ask(…) adds terms:
+    a deadline, several people, not the one who started the run.
     `timeout_s` limits each attempt. `retries` is for read, idempotent and keyed tools only.
     `max_output_chars` limits what the model sees of a result. `concurrency` limits how many calls
     of this tool run at once. Change `version` when stored calls should not run in the new code.
+    `fallback` makes a retry after a timeout ask for less: 'halve' (`limit`, `max_results` and
+    `count`), or a function of the arguments; for read and idempotent tools with retries.
+    `isolation` 'process' runs each call in a process of its own, limited by `resources`.
 
     Raises BadAgent for a declaration that cannot work.
     """
@@ -179,6 +199,9 @@ def tool(
             max_output_chars=max_output_chars,
             concurrency=concurrency,
             version=version,
+            fallback=fallback,
+            isolation=isolation,
+            resources=resources or (Resources() if isolation == "process" else None),
             signature=read_signature(function, chosen, local_names),
         )
 
@@ -206,6 +229,8 @@ class Registry:
             raise BadAgent(
                 f"two tools are named {tool.name!r}. Give one another name: @tool(name=…)."
             )
+        if tool.isolation == "process":
+            tool = replace(tool, place=place_of(tool.function, tool.name))
         self._tools[tool.name] = tool
 
     @property
@@ -260,18 +285,24 @@ def _refuse_settings(tool: Tool[..., Any]) -> None:
 
     if not _NAME.fullmatch(tool.name):
         raise refuse("a name has 1 to 64 letters, digits, `_` or `-`. Give one: @tool(name=…).")
-    if not (tool.approval in ("always", "never") or callable(tool.approval)):
+    is_known = isinstance(tool.approval, Rule) or tool.approval in ("always", "never")
+    if not (is_known or callable(tool.approval)):
         hint = did_you_mean(str(tool.approval), ("always", "never"))
-        raise refuse(f"approval={tool.approval!r}.{hint} Use 'always', 'never' or a function.")
+        raise refuse(
+            f"approval={tool.approval!r}.{hint} Use 'always', 'never', a function or ask(…)."
+        )
     if is_async(tool.approval):
         raise refuse("approval is an async function. It has to decide at once, from the arguments.")
     if not 0 < tool.timeout_s < float("inf"):
         raise refuse(f"timeout_s={tool.timeout_s} must be a positive number of seconds.")
-    if tool.max_output_chars < MIN_OUTPUT_CHARS:
-        raise refuse(f"max_output_chars={tool.max_output_chars} is below {MIN_OUTPUT_CHARS}.")
+    if not MIN_OUTPUT_CHARS <= tool.max_output_chars <= MAX_OUTPUT_CHARS:
+        wanted = f"{MIN_OUTPUT_CHARS} to {MAX_OUTPUT_CHARS}; the whole is kept beside it anyway"
+        raise refuse(f"max_output_chars={tool.max_output_chars} is not possible. Use {wanted}.")
     if tool.concurrency is not None and tool.concurrency < 1:
         raise refuse(f"concurrency={tool.concurrency} lets no call run. Use 1 or more, or None.")
     _refuse_retries(tool, refuse)
+    _refuse_fallback(tool, refuse)
+    _refuse_isolation(tool, refuse)
     if isinstance(tool.effect, Keyed) and not tool.signature.context_names:
         raise refuse(
             "a keyed tool must pass its key on. Take `ctx: ToolContext` and send"
@@ -292,15 +323,44 @@ def _refuse_retries(tool: Tool[..., Any], refuse: Callable[[str], BadAgent]) -> 
         )
 
 
-def _without_prose(schema: Schema) -> Schema:
+def _refuse_fallback(tool: Tool[..., Any], refuse: Callable[[str], BadAgent]) -> None:
+    if tool.fallback is None:
+        return
+    if not (tool.fallback == "halve" or callable(tool.fallback)):
+        hint = did_you_mean(str(tool.fallback), ("halve",))
+        raise refuse(f"fallback={tool.fallback!r}.{hint} Use 'halve', a function, or None.")
+    if not isinstance(tool.effect, Read | Idempotent):
+        # The key of a keyed call stands for its arguments: others under it would be a lie.
+        raise refuse(
+            f"fallback with effect {tool.effect_class!r}: other arguments may only be tried where"
+            " the first try did no harm. It needs effect 'read' or 'idempotent'."
+        )
+    if not tool.retries:
+        raise refuse("fallback without retries is never used. Set retries=1 or more.")
+
+
+def _refuse_isolation(tool: Tool[..., Any], refuse: Callable[[str], BadAgent]) -> None:
+    if tool.isolation not in ("none", "process"):
+        hint = did_you_mean(str(tool.isolation), ("none", "process"))
+        raise refuse(f"isolation={tool.isolation!r}.{hint} Use 'none' or 'process'.")
+    if tool.isolation == "process":
+        refuse_function(tool.function, tool.name)
+        refuse_resources(tool.resources or Resources(), tool.name)
+    elif tool.resources:
+        raise refuse("resources without isolation='process' limit nothing.")
+
+
+def _without_prose(schema: Any) -> Any:
     """The schema without titles and descriptions: a corrected docstring changes no call."""
+    if not isinstance(schema, dict):
+        return schema  # True and False are schemas too, in those of others
     kept: Schema = {}
     for key, value in schema.items():
         if key in ("title", "description") and isinstance(value, str):
             continue
-        if key in ("properties", "$defs"):
+        if key in ("properties", "$defs") and isinstance(value, dict):
             kept[key] = {name: _without_prose(inner) for name, inner in value.items()}
-        elif key in ("anyOf", "prefixItems"):
+        elif key in ("anyOf", "prefixItems") and isinstance(value, list):
             kept[key] = [_without_prose(inner) for inner in value]
         elif key in ("items", "additionalProperties") and isinstance(value, dict):
             kept[key] = _without_prose(value)

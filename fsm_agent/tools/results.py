@@ -23,6 +23,18 @@ class Shown(msgspec.Struct, frozen=True):
     full: bytes | None = None
 
 
+class Reported(Exception):
+    """A failure that was told in words, by a tool's own process or by another server."""
+
+    def __init__(self, cause: str, *, may_pass: bool) -> None:
+        super().__init__(cause)
+        self.cause, self.may_pass = cause, may_pass
+
+
+class Died(Exception):
+    """A tool's process that ended without a result: how far it came is not known."""
+
+
 class CannotShow(Exception):
     """A result that is no text and no JSON. The tool has run nevertheless."""
 
@@ -32,17 +44,17 @@ def show(value: Any, max_chars: int) -> Shown:
 
     Text stays as it is, None becomes '(no result)', anything else JSON, in the order it has.
     """
-    text = clean_text(_text_of(value))
+    text = clean_text(text_of(value))
     if len(text) <= max_chars:
         return Shown(text)
-    return Shown(_shortened(text, max_chars), _kept(text))
+    return Shown(shortened(text, max_chars), _kept(text))
 
 
-def _text_of(value: Any) -> str:
+def text_of(value: Any) -> str:
     if value is None:
         return "(no result)"
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # a subclass may have ideas of its own
     if isinstance(value, bytes | bytearray | memoryview):
         raise CannotShow("it returned bytes. Return text, or bytes inside a dict (sent as base64)")
     if inspect.iscoroutine(value):
@@ -53,7 +65,7 @@ def _text_of(value: Any) -> str:
         return json.dumps(plain, ensure_ascii=False, allow_nan=False)
     except RecursionError:
         raise CannotShow("its result is nested too deeply, or contains itself") from None
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # the value's own code may run here, and the tool has run already
         why = "NaN and infinity are not JSON" if "Out of range float" in str(error) else str(error)
         raise CannotShow(f"its result, a {type(value).__name__}, is not JSON: {why}") from error
 
@@ -65,7 +77,7 @@ def _foreign(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
-def _shortened(text: str, max_chars: int) -> str:
+def shortened(text: str, max_chars: int) -> str:
     """Head and tail, as the end of a log says how it ended."""
     marker = f"\n[… {len(text) - max_chars:,} of {len(text):,} characters cut …]\n"
     room = max_chars - len(marker) - 4  # the marker's own room is cut from the text as well
@@ -88,9 +100,14 @@ def cause_of(error: BaseException) -> str:
     """The short true cause: `TypeError: first line of the message`, at most 500 characters."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+    if isinstance(error, Reported):
+        return _brief(error.cause)
     lines = _message(error).strip().splitlines()
     first = clean_text(lines[0]).translate(_CONTROLS).strip() if lines else ""
-    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return _brief(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def _brief(text: str) -> str:
     return text if len(text) <= MAX_CAUSE_CHARS else text[: MAX_CAUSE_CHARS - 1] + "…"
 
 

@@ -21,7 +21,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 def start(call: Callable[[], Any], *, is_async: bool, name: str) -> asyncio.Future[Ended]:
     """Start `call` now. The future ends when it does, and raises nothing of what it raised,
-    except for KeyboardInterrupt and SystemExit in a task, which asyncio lets through at once."""
+    except for KeyboardInterrupt in a task, which asyncio lets through at once."""
     if is_async:
         return asyncio.get_running_loop().create_task(_awaited(call), name=name)
     return _in_thread(call, name)
@@ -30,7 +30,9 @@ def start(call: Callable[[], Any], *, is_async: bool, name: str) -> asyncio.Futu
 async def _awaited(call: Callable[[], Any]) -> Ended:
     try:
         return Ended(value=await call())
-    except Exception as error:
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # `sys.exit` in a tool ends the call, not the worker
         return Ended(error=error)
 
 

@@ -61,6 +61,8 @@ class Signature:
     takes_self: bool  # a function in a class body, to be bound to an instance first
     schema: Schema
     description: str
+    # Of a foreign schema: why arguments do not fit it. There are no `parameters` then.
+    problems_of: Callable[[dict[str, Any]], list[str]] | None = None
 
 
 def read_signature(

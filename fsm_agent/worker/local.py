@@ -11,10 +11,13 @@ from checkpoints.errors import CheckpointError, LeaseLost, RunBusy, RunClosed, S
 from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
+from fsm_agent.engine.children import rouse
 from fsm_agent.errors import AgentError
 from fsm_agent.run import codec
 
 log = structlog.get_logger(__name__)
+
+BATCH = 16  # runs looked up at once
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -41,14 +44,18 @@ async def work_due_once(
     """
     done = 0
     seen: set[RunId] = set()
-    while batch := [run_id for run_id in await runtime.store.due() if run_id not in seen]:
+    while True:
+        # More with each round: runs that cannot be worked on here must not hide the others.
+        found = await runtime.store.due(limit=len(seen) + BATCH)
+        batch = [run_id for run_id in found if run_id not in seen]
+        if not batch:
+            return done
         for run_id in batch:
             seen.add(run_id)
             result = await _work_on(runtime, agents, run_id)
             if result is not None:
                 done += 1
                 on_result(result)
-    return done
 
 
 async def _work_on(
@@ -56,7 +63,12 @@ async def _work_on(
 ) -> Result | None:
     try:
         head = await runtime.store.head(run_id)
-        name = codec.decode_snapshot(head.snapshot).agent
+        told = codec.decode_snapshot(head.snapshot)
+        name = told.agent
+        if told.parent:
+            # Its parent's worker drives it; that one may not have heard that it can go on.
+            await rouse(runtime.store, told.parent, run_id, f"{head.seq}-{head.mail}")
+            return None
         if name not in agents:
             log.info("worker.run_skipped", run_id=run_id, agent=name, why="no such agent here")
             return None

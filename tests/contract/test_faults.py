@@ -22,7 +22,7 @@ from checkpoints.errors import (
     StoreUnavailable,
     StoreUsageError,
 )
-from checkpoints.model import RunId
+from checkpoints.model import Claim, Committed, RunId
 from checkpoints.pipeline import Line
 from checkpoints.redis_store import RedisStore
 from checkpoints.testing.contract import (
@@ -469,3 +469,12 @@ async def test_a_peer_that_accepts_and_closes_is_an_absent_server(
 
         with pytest.raises(StoreUnavailable):
             await store.commit(claim.lease, commit_of(claim))
+
+
+async def test_a_read_that_a_commit_overtakes_is_no_loss(store: RedisStore) -> None:
+    at: Claim | Committed = await started(store)
+    lease = at.lease
+
+    for _ in range(50):
+        _, committed = await asyncio.gather(store.journal(R), store.commit(lease, commit_of(at)))
+        at = committed

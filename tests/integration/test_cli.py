@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import stat
 import subprocess
@@ -229,7 +230,7 @@ def test_doctor_says_what_holds_and_fails_on_red(cli: Cli) -> None:
 def test_a_run_that_waits_ends_with_3_and_the_commands_to_paste(cli: Cli) -> None:
     waiting = cli.run("pay")
     command = next(line for line in waiting.err.splitlines() if "fsm-agent approve" in line)
-    pasted = cli(*command.split()[1:])
+    pasted = cli(*shlex.split(command, comments=True)[1:])
     resumed = cli("resume", waiting.run_id)
 
     assert waiting.code == 3

@@ -46,7 +46,7 @@ GOOD: dict[str, Any] = {
         ({"version": "9.0.0"}, "version", "green"),
         ({"version": ""}, "version", "yellow"),
         ({"appendonly": "no"}, "persistence", "red"),
-        ({"appendonly": "no"}, "promise", "yellow"),
+        ({"appendonly": "no"}, "promise", "red"),
         ({"appendfsync": "always"}, "persistence", "green"),
         ({"appendfsync": "no"}, "persistence", "yellow"),
         ({"aof_last_write_status": "err"}, "persistence", "red"),

@@ -399,14 +399,26 @@ async def test_a_broken_stream_is_billed_with_its_reserve_and_its_text_is_no_sta
     assert "half an ans" not in str(run.messages)
 
 
-async def test_a_model_that_never_answers_ends_the_run(bench: Bench) -> None:
+async def test_an_outage_parks_the_run_and_ends_it_never(bench: Bench) -> None:
     clock = ManualClock()
-    runtime = await bench.runtime(failing(99, overloaded), clock=clock, park_after_s=99.0)
+    runtime = await bench.runtime(
+        model := failing(5, overloaded), clock=clock, park_after_s=99.0, outage_retry_s=900.0
+    )
+    run_id = await runtime.start(AGENT, "Go.", limits=Limits(failures=3))
 
-    result = await runtime.run(AGENT, "Go.", limits=Limits(failures=3))
+    with pytest.raises(ProviderError, match="busy"):
+        await runtime.work(run_id, AGENT)
 
-    assert (result.status, result.reason) == ("error", "model")
-    assert "busy" in result.message
+    head = await runtime.store.head(RunId(run_id))
+    assert len(model.requests) == 3
+    assert (head.status, head.lease_until_ms) == ("sleeping", 0)
+    assert head.due_ms is not None  # a worker looks again by itself, much later
+    assert head.due_ms > head.updated_ms + 800_000
+    for tries in (4, 5):  # a person who resumes gets one try at once, and no more
+        with pytest.raises(ProviderError, match="busy"):
+            await runtime.work(run_id, AGENT)
+        assert len(model.requests) == tries
+    assert (await runtime.work(run_id, AGENT)).status == "done"
 
 
 async def test_a_failure_that_no_repeat_would_mend_ends_the_run_at_once(bench: Bench) -> None:

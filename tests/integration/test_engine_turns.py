@@ -524,21 +524,6 @@ async def test_a_result_above_every_cap_is_still_a_result(bench: Bench, ledger: 
     assert results(model.requests[-1])[0][1] == "success"
 
 
-async def test_a_reply_above_the_entry_cap_gives_the_run_back_and_is_no_crash(
-    bench: Bench,
-) -> None:
-    from checkpoints.errors import EntryTooLarge
-
-    runtime = await bench.runtime(turns(finish("x" * 2**21)))
-    run_id = await runtime.start(PLAIN, "Go.")
-
-    with pytest.raises(EntryTooLarge):
-        await runtime.work(run_id, PLAIN)
-
-    head = await runtime.store.head(RunId(run_id))
-    assert (head.lease_until_ms, head.due_ms) == (0, None)
-
-
 async def test_history_has_the_state_after_each_entry(bench: Bench) -> None:
     runtime = await bench.runtime(turns(ask(("look", {"q": "a"})), finish()))
     result = await runtime.run(PLAIN, "Go.")

@@ -18,6 +18,7 @@ from fsm_agent.testing.model_server import load_script
 ROOT = Path(__file__).parents[2]
 TASK = "Refund order A7, the customer is right."
 
+
 def blocks(language: str) -> list[str]:
     text = (ROOT / "README.md").read_text()
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
@@ -93,4 +94,14 @@ def test_the_commands_of_the_example_lead_to_the_answer(
 def test_the_lines_of_the_testing_section_work(folder: Path) -> None:
     namespace: dict[str, object] = {"script": load_script(f"{folder / 'script.py'}:script")}
 
-    exec(blocks("python")[3], namespace)
+    exec(next(block for block in blocks("python") if "import ModelServer" in block), namespace)
+
+
+def test_the_approvals_section_declares_tools() -> None:
+    namespace: dict[str, object] = {}
+
+    exec(next(block for block in blocks("python") if "over_100_in_all" in block), namespace)
+
+    tools = namespace["tools"]
+    assert isinstance(tools, list)
+    assert [each.name for each in tools] == ["refund", "delete_account", "ask_user"]

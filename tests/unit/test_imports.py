@@ -19,11 +19,18 @@ LAYERS = (
     ("capabilities",),
     ("engine",),
     ("worker", "observability"),
+    ("people",),
     ("runtime",),
     ("cli", "inbox"),
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
-HOME = {"openai": "llm", "transitions": "run", "redis": "checkpoints"}
+HOME = {
+    "openai": "llm",
+    "transitions": "run",
+    "redis": "checkpoints",
+    "mcp": "tools",
+    "jsonschema_rs": "tools",
+}
 # The demo shows the scripted model of the testing room to a person; nothing else may need it.
 MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.",)
 

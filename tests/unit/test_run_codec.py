@@ -15,23 +15,33 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import CorruptRecord, UsageError
 from fsm_agent.run import codec, signal
-from fsm_agent.run.content import Call, Usage, canonical_json, clean_text
+from fsm_agent.run.content import Call, Source, Usage, canonical_json, clean_text
 from fsm_agent.run.delta import (
     Answered,
     AnyDelta,
     Asked,
+    AskedOn,
+    Attested,
     Began,
+    Consented,
     Created,
+    Delegated,
+    Detailed,
     Failed,
     Finalising,
     Hinted,
     Intended,
+    Judged,
     ModelFailed,
+    Nested,
     Observed,
     Replied,
     Resumed,
+    Revoked,
     Ruled,
     Settled,
+    Signed,
+    Voted,
 )
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import Record
@@ -50,21 +60,39 @@ asks = st.sampled_from(["approval", "question", "in_doubt"])
 verbs = st.sampled_from(
     ["approve", "reject", "edit", "answer", "happened", "rerun", "fail", "expire"]
 )
+endings = st.sampled_from(["reject", "fail_run", "approve"])
+numbers = st.dictionaries(
+    texts, st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), max_size=3
+)
 effects = st.sampled_from(["read", "idempotent", "keyed", "probed", "unsafe"])
 reasons = st.sampled_from(["model", "turns", "poison", "cancelled", "tool_missing", "host"])
 statuses = st.sampled_from(["success", "error", "timeout", "partial", "denied", "in_doubt"])
 
 KINDS: dict[type, st.SearchStrategy[Any]] = {
     Created: st.builds(Created, texts, texts, limits, texts, texts),
+    Nested: st.builds(Nested, texts, texts),
     Resumed: st.builds(Resumed, texts, ints, st.booleans(), ints),
     Observed: st.builds(Observed, texts, texts),
     Began: st.builds(Began, ints, ints),
     Replied: st.builds(Replied, maybe, texts, usages, st.lists(calls, max_size=3).map(tuple),
                        maybe, maybe, texts, texts),
+    Signed: st.builds(Signed, texts),
     ModelFailed: st.builds(ModelFailed, texts, texts, st.booleans(), ints),
     Asked: st.builds(Asked, texts, texts, asks, texts, texts, ints, ints),
     Ruled: st.builds(Ruled, texts, texts, verbs, texts, ints, texts, texts, maybe, maybe),
+    AskedOn: st.builds(AskedOn, texts, texts, asks, texts, texts, ints, ints, endings, counts,
+                       st.booleans()),
+    Judged: st.builds(Judged, texts, st.booleans(), texts, texts, texts, numbers),
+    Voted: st.builds(Voted, texts, texts, verbs, texts, ints, texts, texts, texts, texts),
+    Attested: st.builds(Attested, texts, texts, verbs, texts, ints, texts, texts, maybe, maybe,
+                        ints, texts, texts),
+    Consented: st.builds(Consented, texts, texts, texts, texts, ints, texts, texts, texts),
+    Revoked: st.builds(Revoked, texts, texts, ints, texts),
     Intended: st.builds(Intended, texts, effects, texts, ints, ints, ints),
+    Delegated: st.builds(Delegated, texts, texts, ints),
+    Detailed: st.builds(Detailed, texts, st.booleans(), texts,
+                        st.lists(st.builds(Source, texts, texts, texts), max_size=2).map(tuple),
+                        ints),
     Settled: st.builds(Settled, texts, statuses, texts, ints, texts),
     Hinted: st.builds(Hinted, st.sampled_from(["repair", "warning", "final", "failure"]), texts),
     Finalising: st.builds(Finalising, reasons, ints),
@@ -219,7 +247,10 @@ def test_a_snapshot_comes_back() -> None:
 
 
 @given(st.one_of(
-    st.builds(signal.Decided, texts, verbs, texts, texts, maybe, maybe),
+    st.builds(signal.Decided, texts, verbs, texts, texts, maybe, maybe, texts, texts,
+              st.booleans()),
+    st.builds(signal.Consent, texts, texts, texts, texts, texts, texts),
+    st.builds(signal.Revoke, texts, texts, texts),
     st.builds(signal.CancelRequested, texts, texts),
     st.builds(signal.Said, texts, texts),
 ))  # fmt: skip

@@ -273,7 +273,7 @@ async def async_rule(args: dict[str, Any]) -> bool:
         ({"retries": -1}, "0 or more"),
         ({"retries": 1}, "may have happened"),
         ({"retries": 1, "effect": probed(check=lambda key: None)}, "may have happened"),
-        ({"max_output_chars": 5}, "below 100"),
+        ({"max_output_chars": 5}, "Use 100 to 200000"),
         ({"concurrency": 0}, "no call"),
         ({"name": "with blank"}, "1 to 64"),
     ],

@@ -20,7 +20,8 @@ from fsm_agent.cli.failures import FAILED, USAGE, CliError, decided_line
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.person import operator
 from fsm_agent.cli.process import put, say
-from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.settings import Words, common, current
+from fsm_agent.cli.terms import auth_of
 from fsm_agent.cli.words import RULED_WORDS
 from fsm_agent.engine.decisions import VERBS
 from fsm_agent.run import codec
@@ -42,54 +43,70 @@ def _decision(command: F) -> F:
 
 
 @click.command("approve")
+@click.option("--always", is_flag=True, help="Later calls that the rule asks about as well.")
+@click.option("-m", "--reason", default="", type=Words(), help="Why; it goes on record.")
 @_decision
-def approve_command(run_id: str, ask_id: str | None, prefix: str | None, by: str | None) -> int:
+def approve_command(
+    run_id: str, ask_id: str | None, always: bool, reason: str, prefix: str | None, by: str | None
+) -> int:
     """Let a call run with exactly the shown arguments.
 
     ASK may be left out when one request is open. With --hash it counts only for the arguments
-    that you looked at.
+    that you looked at. --always holds in this run only: fsm-agent consent RUN lists it and takes
+    it back.
     """
-    return _decide(run_id, ask_id, Choice("approve"), prefix, by)
+    choice = Choice("approve", reason=reason, is_standing=always)
+    return _decide(run_id, ask_id, choice, prefix, by)
 
 
 @click.command("reject")
-@click.option("-m", "--reason", required=True, help="Why; the model is told.")
+@click.option("-m", "--reason", type=Words(), help="Why; the model is told.  [default: asks]")
 @_decision
 def reject_command(
-    run_id: str, ask_id: str | None, reason: str, prefix: str | None, by: str | None
+    run_id: str, ask_id: str | None, reason: str | None, prefix: str | None, by: str | None
 ) -> int:
     """Refuse a call; the model is told why."""
-    return _decide(run_id, ask_id, Choice("reject", reason=reason), prefix, by)
+    _need_terminal_for(reason, "-m / --reason")
+    is_whole = reason is not None
+    choice = Choice("reject", reason=reason or "", is_whole=is_whole)
+    return _decide(run_id, ask_id, choice, prefix, by)
 
 
 @click.command("edit")
-@click.option("--args", "arguments", required=True, metavar="JSON|@FILE", help="The new ones.")
+@click.option("--args", "arguments", metavar="JSON|@FILE", help="The new ones.  [default: asks]")
 @click.option("--agent", "path", metavar="PATH:NAME", help="To check them against the tool.")
 @_decision
 def edit_command(
     run_id: str,
     ask_id: str | None,
-    arguments: str,
+    arguments: str | None,
     path: str | None,
     prefix: str | None,
     by: str | None,
 ) -> int:
     """Let a call run with other arguments: a whole JSON object, inline or from @FILE."""
-    choice = Choice("edit", arguments=_json(arguments))
+    _need_terminal_for(arguments, "--args")
+    if arguments is None:
+        choice = Choice("edit", is_whole=False)
+    else:
+        choice = Choice("edit", arguments=_json(arguments))
     return _decide(run_id, ask_id, choice, prefix, by, path=path)
 
 
 @click.command("answer")
-@click.argument("words", metavar="RUN [ASK] TEXT", nargs=-1, required=True)
+@click.argument("words", metavar="RUN [ASK] TEXT", nargs=-1, required=True, type=Words())
 @click.option("--by", metavar="NAME", help="Who answers.  [default: the OS user]")
 @click.option("--hash", "prefix", metavar="PREFIX", help="4 or more digits that must fit.")
 @common
 def answer_command(words: tuple[str, ...], prefix: str | None, by: str | None) -> int:
     """Answer a question of a run, or give a call's result instead of running it."""
-    if not 2 <= len(words) <= 3:
+    if len(words) > 3:
         raise click.UsageError("give RUN, perhaps ASK, and TEXT in quotes.")
+    text = words[-1] if len(words) > 1 else None
+    _need_terminal_for(text, "TEXT")
     ask_id = words[1] if len(words) == 3 else None
-    return _decide(words[0], ask_id, Choice("answer", answer=words[-1]), prefix, by)
+    choice = Choice("answer", answer=text, is_whole=text is not None)
+    return _decide(words[0], ask_id, choice, prefix, by)
 
 
 @click.command("settle")
@@ -124,6 +141,12 @@ def settle_command(
     else:
         choice = Choice("rerun" if rerun else "fail")
     return _decide(run_id, ask_id, choice, prefix, by)
+
+
+def _need_terminal_for(given: str | None, name: str) -> None:
+    """What a decision lacks is asked for at a terminal. Raises UsageError where there is none."""
+    if given is None and (not process.is_terminal() or current().is_json):
+        raise click.UsageError(f"{name} is missing, and there is no terminal to ask for it.")
 
 
 def _json(given: str) -> str:
@@ -167,14 +190,22 @@ async def _decide_one(
     run_id: str, ask_id: str | None, choice: Choice, prefix: str, by: str, path: str | None
 ) -> int:
     async with looking() as runtime:
-        await runtime.store.head(RunId(run_id))
-        request = _chosen(run_id, await runtime.requests(run_id, is_open=False), ask_id, choice)
+        await runtime.result(run_id)  # an unknown run, and a journal that cannot be read
+        requests = await runtime.requests(run_id, is_open=False)
+        if ask_id is None and choice.answer in {request.ask_id for request in requests}:
+            # Only the request is named. Its id is no answer.
+            _need_terminal_for(None, "TEXT")
+            ask_id, choice = choice.answer, Choice("answer", is_whole=False)
+        request = _chosen(run_id, requests, ask_id, choice)
         if not request.digest.startswith(prefix):
             raise CliError(
                 f"the hash of request {request.ask_id} is {request.digest[:8]}, not {prefix}."
                 " Look at it again before deciding."
             )
+        _check_fits(request, choice)
         asking.show(request)
+        if not choice.is_whole:
+            choice = asking.completed(choice, request)
         ruling = await runtime.decide(
             run_id,
             request.ask_id,
@@ -185,19 +216,44 @@ async def _decide_one(
             answer=choice.answer,
             digest=request.digest,
             agent=await _agent(runtime, run_id, path) if choice.verb == "edit" else None,
+            is_standing=choice.is_standing,
+            channel="cli",
+            auth=auth_of(by),
         )
         left = await runtime.requests(run_id)
     if current().is_json:
         told = {"event": "decided", "run_id": run_id, "ask_id": ruling.ask_id}
         told |= {"verb": ruling.verb, "by": ruling.by, "hash": request.digest}
-        put(asjson.line(told | {"at_ms": ruling.at_ms, "open": [r.ask_id for r in left]}))
+        more = {"at_ms": ruling.at_ms, "missing": ruling.missing}
+        put(asjson.line(told | more | {"open": [r.ask_id for r in left]}))
     else:
         words = RULED_WORDS[choice.verb]
         put(f"{one_line(request.question.tool, 64)} {words} by {one_line(by, 64)}")
+    if ruling.missing:
+        people = "1 more person" if ruling.missing == 1 else f"{ruling.missing} more people"
+        say(f"request {ruling.ask_id} needs {people} before it runs")
     if left:
         say(f"still open in this run: {', '.join(r.ask_id for r in left)}")
     say(f"next: fsm-agent resume {run_id}{current().store_option}   (a running worker does it)")
     return failures.DONE
+
+
+def _check_fits(request: Request, choice: Choice) -> None:
+    """Raises CliError with the commands that fit the request, if this one does not."""
+    kind = request.question.kind
+    if choice.verb in VERBS[kind]:
+        return
+    fitting = {
+        "approval": "approve, reject, edit or answer",
+        "question": "answer or reject",
+        "in_doubt": "settle, with one of --happened, --rerun and --fail",
+    }[kind]
+    what = {
+        "approval": "waits for approval",
+        "question": "is a question",
+        "in_doubt": "is about a call in doubt: it started, and no result is on record",
+    }[kind]
+    raise CliError(f"request {request.ask_id} {what}. Use fsm-agent {fitting}.", USAGE)
 
 
 def _chosen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from time import monotonic
 
 import click
@@ -11,11 +12,13 @@ from checkpoints.address import parse
 from checkpoints.errors import CheckpointError
 from fsm_agent.cli import asjson, checks, failures, process
 from fsm_agent.cli.checks import Check
+from fsm_agent.cli.hints import width_of
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put
 from fsm_agent.cli.settings import common, current
 
 _ORDER = ("green", "yellow", "red")
+_GUTTER = 23  # cells before the words
 
 
 @click.command("doctor")
@@ -54,4 +57,8 @@ def _print(check: Check) -> None:
     level = check.level.ljust(6)
     if sys.stdout.isatty():
         level = click.style(level, fg=check.level)
-    put(f"  {level}  {check.name:<11}  {check.words}")
+    room = width_of(sys.stdout) - _GUTTER
+    lines = textwrap.wrap(check.words, max(room, 20), break_on_hyphens=False) or [""]
+    put(f"  {level}  {check.name:<11}  {lines[0]}")
+    for line in lines[1:]:
+        put(" " * _GUTTER + line)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from fsm_agent.cli import failures, process
+from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.failures import FAILED, USAGE, CliError
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
-from fsm_agent.cli.settings import common
+from fsm_agent.cli.settings import common, current
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.run.state import State
 
@@ -36,8 +36,29 @@ def graph_command(run_id: str | None, form: str | None, output: Path | None) -> 
     """Draw the state machine; with RUN, its way is lit and its present state filled."""
     form = form or (_form_of(output) if output else "mermaid")
     events = process.run(lambda: _history(run_id)) if run_id else ()
-    _emit(_drawn(events, form), output)
+    drawing = _drawn(events, form)
+    if not current().is_json:
+        _emit(drawing, output)
+        return failures.DONE
+    if output is not None:
+        output.write_bytes(drawing)
+    put(asjson.line(_told(run_id, events, form, drawing, output)))
     return failures.DONE
+
+
+def _told(
+    run_id: str | None, events: Sequence[EntryEvent], form: str, drawing: bytes, output: Path | None
+) -> dict[str, object]:
+    """The drawing as JSON. `text` is null for a PNG, which is none."""
+    return {
+        "event": "graph",
+        "run_id": run_id,
+        "format": form,
+        "text": None if form == "png" else drawing.decode(),
+        "path": [event.state.value for event in events],
+        "current": events[-1].state.value if events else None,
+        "file": str(output) if output else None,
+    }
 
 
 def _form_of(output: Path) -> str:

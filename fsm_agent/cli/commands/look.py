@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import click
 
 from checkpoints.model import Head, Status
 from fsm_agent.cli import asjson, failures, process
-from fsm_agent.cli.clean import cleaned, one_line
+from fsm_agent.cli.clean import cleaned, one_line, wrapped
+from fsm_agent.cli.early import early
 from fsm_agent.cli.failures import clock
+from fsm_agent.cli.hints import width_of
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.stands import Stand, stands
 from fsm_agent.cli.timeline import Row, rows_of, totals_line, totals_of
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
+from fsm_agent.run.delta import Created
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.runtime import Result
 
-_STYLES = {"done": "green", "error": "red", "waiting": "yellow", "running": "cyan"}
+_STYLES = {
+    "done": "green", "failed": "red", "cancelled": "red", "not completed": "yellow",
+    "running": "cyan", "person": "yellow", "worker": "magenta", "operator": "yellow",
+}  # fmt: skip
 _TONES = {"good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim", "plain": ""}
 
 
@@ -30,45 +37,53 @@ _TONES = {"good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim", 
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @common
 def list_command(status: Status | None, limit: int) -> int:
-    """List runs, newest first."""
+    """List runs, newest first, and whose turn it is: a person's, a worker's, nobody's."""
 
-    async def heads() -> Sequence[Head]:
+    async def heads() -> tuple[Sequence[Head], dict[str, Stand]]:
         async with looking() as runtime:
-            return await runtime.runs(status=status, limit=limit)
+            found = await runtime.runs(status=status, limit=limit)
+            return found, await stands(runtime, found)
 
-    found = process.run(heads)
+    found, known = process.run(heads)
     if current().is_json:
         for head in found:
-            put(asjson.line(asjson.head(head)))
+            told = known[head.run_id]
+            put(asjson.line(asjson.head(head) | {
+                "stands": told.words, "stands_more": told.more, "needs": told.needs or None,
+            }))  # fmt: skip
     elif not found:
         say('no runs here. Start one: fsm-agent run --agent FILE.py:NAME "TASK"')
     else:
-        _print_list(found)
+        _print_list(found, known)
     return failures.DONE
 
 
-def _print_list(heads: Sequence[Head]) -> None:
-    rows = [_list_row(head) for head in heads]
+def _print_list(heads: Sequence[Head], known: Mapping[str, Stand]) -> None:
+    rows = [_list_row(head, known[head.run_id]) for head in heads]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     is_terminal = sys.stdout.isatty()
-    for row in rows:
+    for head, row in zip(heads, rows, strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
-        if is_terminal and (style := _STYLES.get(row[1])):
+        needs = known[head.run_id].needs
+        if is_terminal and (style := _STYLES.get(needs or row[1])):
             cells[1] = click.style(cells[1], fg=style)
         put("  ".join([*cells, row[4]]).rstrip())
 
 
-def _list_row(head: Head) -> tuple[str, str, str, str, str]:
+def _list_row(head: Head, stand: Stand) -> tuple[str, str, str, str, str]:
+    at = clock(head.created_ms)
     try:
         snapshot = codec.decode_snapshot(head.snapshot)
     except CorruptRecord as error:
-        return head.run_id, head.status, clock(head.created_ms), "?", f"cannot be read: {error}"
+        return head.run_id, stand.words, at, "?", f"cannot be read: {error}"
     title = one_line(snapshot.title, 48)
-    if head.status == "waiting":
+    if stand.needs == "person":
         title += f"  ⟵ {', '.join(snapshot.asks)}"
-    elif head.status == "error":
-        title += f"  ({one_line(snapshot.ending, 40)})"
-    return head.run_id, head.status, clock(head.created_ms), one_line(snapshot.agent, 24), title
+    elif stand.needs == "worker":
+        title += f"  ⟵ fsm-agent resume {head.run_id}{current().store_option}"
+    if stand.more:
+        title += f"  ({stand.more})"
+    return head.run_id, stand.words, at, one_line(snapshot.agent, 24), title
 
 
 @click.command("show")
@@ -100,21 +115,34 @@ def show_command(run_id: str) -> int:
 
 def print_run(events: Sequence[EntryEvent], result: Result, reports: Sequence[str] = ()) -> None:
     """The timeline, how it ended, and the totals, on stdout."""
-    from fsm_agent.run.delta import Created
-
     created = events[0].record.deltas[0]
     if isinstance(created, Created):
-        put(f"run {result.run_id}  {one_line(created.agent, 64)}: {one_line(created.task, 100)}")
+        head = f"run {result.run_id}  {one_line(created.agent, 64)}: {one_line(created.task, 100)}"
+        for line in wrapped(head, width_of(sys.stdout)):
+            put(line)
     put("")
     print_rows(rows_of(events))
     put("")
     if result.answer is not None:
-        for line in cleaned(result.answer).splitlines():
+        for line in wrapped(cleaned(result.answer), width_of(sys.stdout) - 2):
             put(f"  {line}")
         put("")
     for report in reports:
         put(f"  evidence: {one_line(report, 300)}")
-    put(f"  {result.status}: {totals_line(totals_of(events))}")
+    totals = f"{_outcome(result, events)}: {totals_line(totals_of(events))}"
+    for line in wrapped(totals, width_of(sys.stdout) - 2):
+        put(f"  {line}")
+
+
+def _outcome(result: Result, events: Sequence[EntryEvent]) -> str:
+    """'done', or what else it came to."""
+    if result.status == "error" and result.reason == "cancelled":
+        return "cancelled"
+    if result.status != "done" or not (result.reason or not result.is_completed):
+        return result.status
+    created = events[0].record.deltas[0]
+    why = early(result.reason, created.limits if isinstance(created, Created) else None)
+    return f"done ({why})" if result.is_completed else f"not completed ({why})"
 
 
 def print_rows(rows: Sequence[Row]) -> None:

@@ -13,8 +13,8 @@ from fsm_agent.cli import asjson, failures, process, remembered
 from fsm_agent.cli.ending import end
 from fsm_agent.cli.opening import check_model, looking
 from fsm_agent.cli.person import operator
-from fsm_agent.cli.process import put, say
-from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.process import put_done, say
+from fsm_agent.cli.settings import Words, common, current
 from fsm_agent.cli.shift import Shift
 from fsm_agent.run import codec
 from fsm_agent.run.limits import Limits
@@ -31,9 +31,13 @@ _lease_option = click.option(
 
 @click.command("run")
 @click.option("--agent", "path", required=True, metavar="PATH:NAME", help="The agent to run.")
-@click.argument("task")
+@click.argument("task", type=Words())
 @click.option("--run-id", metavar="ID", help="The run's id; a repeat with it is the same run.")
-@click.option("--max-turns", type=click.IntRange(min=1), help="Model replies.  [default: 40]")
+@click.option(
+    "--max-turns",
+    type=click.IntRange(min=1),
+    help="Model replies; at the limit up to 2 more are used to finish.  [default: 40]",
+)
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens, prompts included.")
 @click.option("--max-seconds", type=click.FloatRange(min=0.1), help="Time somebody works on it.")
 @click.option("--detach", is_flag=True, help="Only put it on record: a worker does the rest.")
@@ -57,7 +61,7 @@ def run_command(
     \b
     fsm-agent run --agent examples/repo_report.py:agent "What is this project?"
     """
-    text = sys.stdin.read() if task == "-" else task
+    text = _read_stdin() if task == "-" else task
     agent = remembered.load(path)
     limits = _limits(agent.limits, max_turns, max_tokens, max_seconds)
     if detach:
@@ -93,6 +97,14 @@ def resume_command(run_id: str, path: str | None, wait: bool, lease_s: float | N
     return Shift(agent, run_id, path, lease_s, is_patient=wait).work(same)
 
 
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        words = f"the task on stdin is not UTF-8 (byte {error.start + 1}). Convert it first."
+        raise failures.CliError(words, failures.USAGE) from error
+
+
 def _limits(limits: Limits, turns: int | None, tokens: int | None, wall_s: float | None) -> Limits:
     given = {"turns": turns, "tokens": tokens, "wall_s": wall_s}
     changed = {name: value for name, value in given.items() if value is not None}
@@ -103,7 +115,7 @@ async def _detach(agent: Agent, path: str, task: str, run_id: str | None, limits
     async with looking() as runtime:
         begun = await runtime.start(agent, task, run_id=run_id, limits=limits, requester=operator())
         remembered.remember(current().store, agent, path, begun)
-        put(asjson.line({"event": "created", "run_id": begun}) if current().is_json else begun)
+        put_done(asjson.line({"event": "created", "run_id": begun}) if current().is_json else begun)
     say(f"on record. A worker does it: fsm-agent worker{current().store_option}")
     return failures.DONE
 

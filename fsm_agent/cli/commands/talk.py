@@ -7,14 +7,14 @@ import click
 from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.person import operator
-from fsm_agent.cli.process import put, say
-from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.process import put_done, say
+from fsm_agent.cli.settings import Words, common, current
 from fsm_agent.errors import UsageError
 
 
 @click.command("say")
 @click.argument("run_id", metavar="RUN")
-@click.argument("text")
+@click.argument("text", type=Words())
 @click.option("--by", metavar="NAME", help="Who says it.  [default: the OS user]")
 @common
 def say_command(run_id: str, text: str, by: str | None) -> int:
@@ -33,7 +33,7 @@ def say_command(run_id: str, text: str, by: str | None) -> int:
 
 @click.command("cancel")
 @click.argument("run_id", metavar="RUN")
-@click.option("-m", "--reason", default="", help="Why; it goes on record.")
+@click.option("-m", "--reason", default="", type=Words(), help="Why; it goes on record.")
 @click.option("--by", metavar="NAME", help="Who cancels.  [default: the OS user]")
 @common
 def cancel_command(run_id: str, reason: str, by: str | None) -> int:
@@ -52,4 +52,4 @@ def cancel_command(run_id: str, reason: str, by: str | None) -> int:
 
 
 def _told(value: dict[str, object], words: str) -> None:
-    put(asjson.line(value) if current().is_json else words)
+    put_done(asjson.line(value) if current().is_json else words)

@@ -10,6 +10,7 @@ from checkpoints.model import RunId
 from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.asking import commands_for
 from fsm_agent.cli.clean import cleaned, one_line
+from fsm_agent.cli.hints import say_hints
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import say
 from fsm_agent.cli.settings import common, current
@@ -57,5 +58,4 @@ async def _watch(run_id: str, after: int, view: View) -> int:
 
 async def _say_parked(runtime: Runtime, event: ParkedEvent) -> None:
     if event.status == "waiting":
-        for command in commands_for(await runtime.requests(event.run_id)):
-            say(f"  {command}")
+        say_hints(commands_for(await runtime.requests(event.run_id)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fsm_agent.cli.clean import cleaned
+from fsm_agent.cli.clean import cleaned, wrapped
 from fsm_agent.cli.commands.look import print_rows
+from fsm_agent.cli.hints import Hint, laid_out, width_of
 from fsm_agent.cli.process import put
 from fsm_agent.cli.timeline import Row, rows_of
 from fsm_agent.run.event import EntryEvent
@@ -28,7 +29,8 @@ def close(
     """Print the last page on stdout."""
     if not has_answer:
         put("")
-        put(cleaned(result.answer or ""))
+        for line in wrapped(cleaned(result.answer or ""), width_of(sys.stdout)):
+            put(line)
     _head("What is on record")
     rows = [row for row in rows_of(events) if not row.text.startswith("→")]
     print_rows([row._replace(place="✖ SIGKILL") if _is_death(row) else row for row in rows])
@@ -44,7 +46,8 @@ def close(
         f"fsm-agent graph {result.run_id} --store {stage.store}",
         f"cat {stage.ledger}",
     ):
-        put(f"  {command}")
+        for line in laid_out(Hint(command), width_of(sys.stdout) - 2):
+            put(f"  {line}")
     put("")
 
 

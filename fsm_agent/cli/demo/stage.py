@@ -14,6 +14,7 @@ import fsm_agent
 from fsm_agent.cli.failures import CliError
 
 LEASE_S = 2.0
+PREFIX = "fsm-agent-demo-"
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,16 @@ class Stage:
 def set_up() -> Stage:
     """A new stage in a temporary folder, which is kept. Raises CliError or OSError."""
     source = _examples()
-    folder = Path(tempfile.mkdtemp(prefix="fsm-agent-demo-"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     shutil.copytree(
         source / "refund_desk_data", folder / "desk", ignore=shutil.ignore_patterns("ledger.jsonl")
     )
     return Stage(folder, source / "refund_desk.py")
+
+
+def left_behind(stage: Stage) -> int:
+    """How many folders of other demos are beside this one: nobody throws them away."""
+    return sum(folder != stage.folder for folder in stage.folder.parent.glob(f"{PREFIX}*"))
 
 
 def _examples() -> Path:

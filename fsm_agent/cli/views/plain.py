@@ -7,8 +7,8 @@ from typing import TextIO
 from fsm_agent.cli import asjson
 from fsm_agent.cli.process import write
 from fsm_agent.cli.words import Story
-from fsm_agent.run.delta import Answered
-from fsm_agent.run.event import EntryEvent, Event
+from fsm_agent.run.delta import Answered, Intended
+from fsm_agent.run.event import EntryEvent, Event, LiveEvent
 
 
 class PlainView:
@@ -45,6 +45,10 @@ def _is_repeated(delta: object) -> bool:
     return isinstance(delta, Answered) and delta.is_completed
 
 
+def _starts(event: EntryEvent) -> set[str]:
+    return {delta.call_id for delta in event.record.deltas if isinstance(delta, Intended)}
+
+
 class JsonView:
     """Every event as one JSON object."""
 
@@ -52,12 +56,30 @@ class JsonView:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._started: set[str] = set()  # calls whose start was shown
+        self._early: list[LiveEvent] = []
 
     def recall(self, event: EntryEvent) -> None:
         """See View."""
+        self._started |= _starts(event)
 
     def hear(self, event: Event) -> None:
-        """See View."""
+        """See View. A call's progress may be heard before its start: it is shown after it."""
+        if isinstance(event, LiveEvent) and self._is_ahead(event):
+            self._early.append(event)
+            return
+        self._put(event)
+        if not isinstance(event, EntryEvent) or not (started := _starts(event)):
+            return
+        self._started |= started
+        early, self._early = self._early, []
+        for progress in early:
+            self.hear(progress)
+
+    def _is_ahead(self, event: LiveEvent) -> bool:
+        return event.channel == "progress" and event.call_id not in self._started
+
+    def _put(self, event: Event) -> None:
         write(self._stream, asjson.line(asjson.event(event)) + "\n")
 
     def note(self, place: str, text: str, tone: str = "plain") -> None:

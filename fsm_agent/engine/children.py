@@ -1,0 +1,175 @@
+"""Child runs: the call of an agent's tool is worked on as a run of its own.
+
+The child's id comes from the call's key, so a parent that is resumed finds the child that it had.
+Only the parent's worker drives it: a decision on the child, or a worker that finds it due, tells
+the parent, which then goes on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from time import monotonic
+from typing import Literal
+
+import msgspec
+
+from checkpoints.errors import CheckpointError, LeaseLost, RunBusy, RunClosed, RunNotFound
+from checkpoints.model import RunId
+from checkpoints.store import Store
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.capabilities.delegate import AgentTool
+from fsm_agent.errors import AgentError
+from fsm_agent.run import codec
+from fsm_agent.run.content import clean_text
+from fsm_agent.run.delta import Created, Delegated, Detailed, Nested
+from fsm_agent.run.limits import Limits
+from fsm_agent.run.record import OpenCall, Record, Run, apply, replay
+from fsm_agent.run.signal import CancelRequested, Stirred, encode
+from fsm_agent.tools.dispatch import Result
+from fsm_agent.tools.results import show
+
+from .deps import Deps
+from .outcome import Park
+from .session import Session, snapshot_of
+
+LOOK_S = 0.1  # between two tries to claim a child that a dead worker still holds
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """The child run has been given back: for a person, or until `wake_ms`."""
+
+    status: Literal["waiting", "sleeping"]
+    wake_ms: int | None = None
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """Somebody has to act before the child can go on; it is as it was."""
+
+    error: AgentError
+
+
+ChildEnd = Result | Waits | Stuck
+
+
+def child_of(run: Run, call: OpenCall, tool: AgentTool, key: str, agent: Agent) -> Delegated:
+    """The child run of a call that is about to start: the one it has, or a new one with its share.
+
+    The tokens that are left are shared out among all such calls of the batch that have no child
+    yet, so that their children together cannot spend more than the parent has.
+    """
+    if call.delegated:
+        return call.delegated
+    left = run.limits.tokens - run.spent_tokens - run.reserved_tokens - run.granted_tokens
+    waiting = [c for c in run.calls if not c.delegated and not c.result and _is_child(c, agent)]
+    grant = min(tool.agent.limits.tokens, int(left * tool.share / max(1, len(waiting))))
+    return Delegated(call.call.call_id, f"c-{key[:40]}", max(0, grant))
+
+
+def _is_child(call: OpenCall, agent: Agent) -> bool:
+    name = call.call.name
+    return name in agent.registry and isinstance(agent.registry.get(name), AgentTool)
+
+
+async def work_on_child(
+    parent: Session, call_id: str, tool: AgentTool, task: str, deps: Deps
+) -> ChildEnd:
+    """Begin the child run if it is not there, and drive it until it is over or waits."""
+    call = parent.run.call(call_id)
+    assert call.delegated
+    child = RunId(call.delegated.child)
+    await _create(parent.run, call.delegated, tool.agent, task, deps)
+    try:
+        run, park = await _drive(child, tool.agent, parent.lease.owner, deps)
+    except RunClosed:
+        run, park = await _read(child, deps), None
+    except (RunBusy, LeaseLost):
+        return Waits("sleeping", parent.now_ms() + int(deps.settings.lease_s * 1000))
+    except AgentError as error:
+        return Stuck(error)
+    if park:
+        return Waits(park.status, park.wake_ms)
+    return _result(run, tool)
+
+
+async def cancel_children(
+    session: Session, agent: Agent, cancel: CancelRequested, deps: Deps
+) -> tuple[Detailed, ...]:
+    """End the child runs of all open calls, before their parent ends; what they have spent.
+
+    First the signal, which stays where we cannot drive the child ourselves: whoever holds it, or
+    takes it up later, ends it.
+    """
+    spent = []
+    for call in session.run.calls:
+        if not call.delegated or call.result:
+            continue
+        child = RunId(call.delegated.child)
+        with suppress(RunClosed, RunNotFound):
+            await deps.store.signal(child, signal_id="cancel", body=encode(cancel))
+            tool = agent.registry.get(call.call.name) if call.call.name in agent.registry else None
+            if isinstance(tool, AgentTool):
+                with suppress(RunBusy, LeaseLost, AgentError):
+                    await _drive(child, tool.agent, session.lease.owner, deps)
+        with suppress(CheckpointError):
+            tokens = (await _read(child, deps)).spent_tokens
+            spent.append(Detailed(call.call.call_id, spent_tokens=tokens))
+    return tuple(spent)
+
+
+async def rouse(store: Store, parent: str, child: str, occasion: str) -> None:
+    """Tell a parent that its child can go on. Any number of times, for the same occasion once."""
+    with suppress(RunClosed, RunNotFound):
+        signal_id = f"stirred:{child}:{occasion}"
+        await store.signal(RunId(parent), signal_id=signal_id, body=encode(Stirred(child)))
+
+
+async def _create(parent: Run, delegated: Delegated, agent: Agent, task: str, deps: Deps) -> None:
+    limits: Limits = msgspec.structs.replace(agent.limits, tokens=delegated.grant_tokens)
+    created = Created(agent.name, clean_text(task), limits, parent.requester, agent.fingerprint())
+    nested = Nested(parent.run_id, delegated.call_id)
+    record = Record(None, deps.clock.wall_ms(), (created, nested))
+    run = apply(Run(run_id=delegated.child), record)
+    await deps.store.create(
+        RunId(delegated.child),
+        op=hashlib.sha256(f"{parent.run_id} {delegated.call_id}".encode()).hexdigest()[:32],
+        body=codec.encode(record),
+        snapshot=codec.encode_snapshot(snapshot_of(run)),
+    )
+
+
+async def _drive(child: RunId, agent: Agent, owner: str, deps: Deps) -> tuple[Run, Park | None]:
+    """Drive the child. Where a worker that died with ours still holds it, wait for its lease."""
+    end = monotonic() + 2 * deps.settings.lease_s
+    while True:
+        try:
+            return await deps.work_on(child, agent, deps, owner=owner)
+        except RunBusy:
+            if monotonic() > end:
+                raise
+        await deps.clock.sleep(LOOK_S)
+
+
+async def _read(run_id: RunId, deps: Deps) -> Run:
+    entries = await deps.store.journal(run_id)
+    return replay(run_id, [codec.decode(entry.body) for entry in entries])
+
+
+def _result(run: Run, tool: AgentTool) -> Result:
+    took_ms = max(0, run.updated_ms - run.created_ms)
+    if run.answer is None:
+        why = f"{run.failure.reason}: {run.failure.message}" if run.failure else "no reason given"
+        text = f"{tool.agent.name} (run {run.run_id}) did not finish. {why}"
+        return Result(
+            status="error", text=text, took_ms=took_ms, spent_tokens=run.spent_tokens,
+            sources=run.sources,
+        )  # fmt: skip
+    shown = show(run.answer.text, tool.max_output_chars)
+    return Result(
+        status="success" if run.answer.is_completed else "partial",
+        text=shown.text,
+        full=shown.full,
+        took_ms=took_ms,
+        spent_tokens=run.spent_tokens,
+        sources=run.sources,
+    )

@@ -1,0 +1,401 @@
+"""What people may do with runs: see what waits, decide, agree in advance, look at the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from checkpoints.errors import AskNotFound, RunClosed, RunNotFound
+from checkpoints.model import CLOSED, AskRecord, Comment, Decision, Ruling, RunId, Vote
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.engine.children import rouse
+from fsm_agent.engine.decisions import VERBS
+from fsm_agent.engine.deps import Deps
+from fsm_agent.engine.expiry import DEADLINE
+from fsm_agent.engine.resume import load
+from fsm_agent.errors import CorruptRecord, NotAllowed, UsageError
+from fsm_agent.run import codec, signal
+from fsm_agent.run.content import canonical_json, clean_text
+from fsm_agent.run.delta import (
+    AnyDelta,
+    Asked,
+    Consented,
+    Created,
+    Failed,
+    Intended,
+    Judged,
+    Resumed,
+    Revoked,
+    Ruled,
+    Settled,
+    Verb,
+    Voted,
+)
+from fsm_agent.run.person import identity
+from fsm_agent.run.signal import Consent, Decided, Question, Revoke
+from fsm_agent.tools.arguments import Refused
+
+MAX_WORDS_CHARS = 100_000  # of a reason, an answer, edited arguments: an entry holds them twice
+
+_AUDITED = (
+    Created, Resumed, Judged, Asked, Voted, Ruled, Consented, Revoked, Intended, Settled, Failed,
+)  # fmt: skip
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a run asks a person, as it stands in the store."""
+
+    run_id: str
+    ask_id: str
+    question: Question
+    digest: str  # of tool and arguments: a decision counts for exactly these
+    opened_ms: int
+    unlock_ms: int = 0
+    ruling: Ruling | None = None
+    expires_ms: int = 0  # 0: never
+    votes: tuple[Vote, ...] = ()  # of the people whom `question.quorum` needs
+    comments: tuple[Comment, ...] = ()
+    claimed_by: str = ""  # who looks at it; keeps nobody else from deciding
+    claimed_ms: int = 0
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A consent to later calls of a tool in one run."""
+
+    consent_id: str
+    tool: str
+    rule: str  # only where this rule asks; '': whichever does
+    by: str
+    reason: str = ""
+    is_taken_up: bool = True  # False: it waits in the mailbox until somebody works on the run
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact of the journal that bears on a decision, with the hash that chains its entry."""
+
+    run_id: str
+    seq: int
+    at_ms: int
+    chain: str  # hex, over the entry before, the seq and the entry's bytes
+    fact: AnyDelta
+
+
+class People:
+    """Requests, decisions, consents and the record of them."""
+
+    _deps: Deps
+
+    async def requests(
+        self, run_id: str | None = None, *, is_open: bool = True
+    ) -> Sequence[Request]:
+        """What waits for a person, oldest first: of one run and the runs that work for it, or of
+        all. Decide each under its own `run_id`, or that of a run above it."""
+        asked = RunId(run_id) if run_id is not None else None
+        records = [*await self._deps.store.asks(asked, is_open=is_open)]
+        if asked is None:
+            return [_request(record) for record in records]
+        for child in await self._children_of(asked):
+            records += await self._deps.store.asks(child, is_open=is_open)
+        records.sort(key=lambda record: record.opened_ms)
+        return [_request(record) for record in records]
+
+    async def _children_of(self, run_id: RunId) -> list[RunId]:
+        """The unfinished runs that work for this one, and those that work for them."""
+        found: list[RunId] = []
+        todo = [run_id]
+        while todo:
+            with suppress(RunNotFound, CorruptRecord):
+                head = await self._deps.store.head(todo.pop())
+                children = map(RunId, codec.decode_snapshot(head.snapshot).children)
+                new = [child for child in children if child not in found]
+                found += new
+                todo += new
+        return found
+
+    async def decide(
+        self,
+        run_id: str,
+        ask_id: str,
+        verb: Verb,
+        *,
+        by: str,
+        reason: str = "",
+        arguments: str | None = None,
+        answer: str | None = None,
+        digest: str | None = None,
+        decision_id: str | None = None,
+        agent: Agent | None = None,
+        is_standing: bool = False,
+        channel: str = "api",
+        auth: str = "claimed",
+    ) -> Ruling:
+        """Record a person's decision; the first one counts. Any worker takes it up.
+
+        `digest` is that of what the person was shown (default: of what is asked now). `arguments`
+        is the JSON of `edit`, checked against the tool where `agent` is given; `answer` is the
+        text of `answer` and `happened`. A repeat with the same `decision_id` is the same decision.
+        Where several people must agree, the ruling says how many are `missing`. `is_standing` with
+        'approve' is also a consent to later calls that the same rule asks about. `channel` and
+        `auth` go on record: where it was decided, and how it is known that `by` is who they say.
+
+        Raises DecisionRefused (already decided, stale, expired, locked, unknown request),
+        NotAllowed for a person who may not decide this, RunNotFound, RunClosed, or UsageError for
+        a verb that does not fit the request.
+        """
+        request = await self._one_request(run_id, ask_id)
+        _check_verb(request, verb, is_standing=is_standing)
+        _check_person(request, verb, by)
+        _check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
+        if verb == "edit":
+            arguments = _checked_arguments(request, arguments, agent)
+        if verb in ("answer",) and answer is None:
+            raise UsageError(f"{verb} needs a text. Give what the model should be told.")
+        decided = Decided(
+            ask_id=ask_id,
+            verb=verb,
+            by=clean_text(by),
+            reason=clean_text(reason),
+            arguments=arguments,
+            answer=clean_text(answer) if answer is not None else None,
+            channel=clean_text(channel),
+            auth=clean_text(auth),
+            is_standing=is_standing,
+        )
+        decision = Decision(
+            decision_id=decision_id or self._deps.new_id(),
+            verb=verb,
+            by=decided.by,
+            digest=digest or request.digest,
+            body=signal.encode(decided),
+            needs_unlock=verb == "rerun",
+            voter=identity(decided.by),
+            is_veto=verb != "approve",
+        )
+        ruling = await self._deps.store.decide(RunId(request.run_id), ask_id, decision)
+        if request.question.parent:
+            # The parent drives its child; a wake-up that is lost here is made up for by a worker.
+            occasion = decision.decision_id
+            await rouse(self._deps.store, request.question.parent, request.run_id, occasion)
+        return ruling
+
+    async def comment(self, run_id: str, ask_id: str, text: str, *, by: str) -> None:
+        """Say something about an open request, such as a question back. It decides nothing.
+
+        Raises DecisionRefused, RunNotFound, RunClosed, or UsageError for an empty text.
+        """
+        if not (text := clean_text(text)).strip():
+            raise UsageError("the comment is empty. Say something.")
+        await self._deps.store.comment(RunId(run_id), ask_id, by=clean_text(by), text=text)
+
+    async def claim(self, run_id: str, ask_id: str, *, by: str) -> None:
+        """Say that you look at a request: shown to others, who may still decide it.
+
+        Raises AskClaimed where somebody else did, and what `comment` raises.
+        """
+        by = clean_text(by)
+        await self._deps.store.claim_ask(RunId(run_id), ask_id, by=by, voter=identity(by))
+
+    async def release(self, run_id: str, ask_id: str, *, by: str) -> None:
+        """Take your claim back. Raises what `claim` raises."""
+        by = clean_text(by)
+        await self._deps.store.release_ask(RunId(run_id), ask_id, by=by, voter=identity(by))
+
+    # -- standing consents --------------------------------------------------------------------
+
+    async def consent(
+        self,
+        run_id: str,
+        tool: str,
+        *,
+        by: str,
+        rule: str = "",
+        reason: str = "",
+        channel: str = "api",
+        auth: str = "claimed",
+    ) -> str:
+        """Agree to later calls of `tool` in this run, and return the consent's id.
+
+        With `rule`, only where the approval rule of that name asks. It never holds for another
+        run, for a call that needs several people, or where the rule itself failed; and not for a
+        tool whose rule keeps `by` from deciding. Raises RunNotFound, RunClosed or NotAllowed.
+        """
+        if not identity(by):
+            raise NotAllowed("a consent needs a name. Say who agrees.")
+        said = Consent(tool, rule, *map(clean_text, (by, reason, channel, auth)))
+        consent_id = self._deps.new_id()[:12]
+        await self._deps.store.signal(
+            RunId(run_id), signal_id=f"consent:{consent_id}", body=signal.encode(said)
+        )
+        return consent_id
+
+    async def revoke(self, run_id: str, consent_id: str, *, by: str, reason: str = "") -> None:
+        """End a standing consent. A call that starts at this moment may still have used it.
+
+        Raises UsageError for an id that does not hold, with those that do; RunClosed, RunNotFound.
+        """
+        known = [each.consent_id for each in await self.consents(run_id)]
+        if consent_id not in known:
+            listed = ", ".join(known) or "none"
+            raise UsageError(f"run {run_id!r} has no consent {consent_id!r}. It has: {listed}.")
+        said = Revoke(consent_id, clean_text(by), clean_text(reason))
+        await self._deps.store.signal(
+            RunId(run_id), signal_id=f"revoke:{consent_id}", body=signal.encode(said)
+        )
+
+    async def consents(self, run_id: str) -> Sequence[Standing]:
+        """The standing consents of a run, oldest first, with those that nobody took up yet."""
+        run, _ = await load(RunId(run_id), self._deps)
+        found = {c.consent_id: _standing(c) for c in run.consents}
+        for mail in await self._deps.store.mailbox(RunId(run_id)):
+            said, consent_id = signal.decode_signal(mail.body), mail.signal_id.partition(":")[2]
+            if isinstance(said, Consent):
+                found[consent_id] = Standing(
+                    consent_id=consent_id,
+                    tool=said.tool,
+                    rule=said.rule,
+                    by=said.by,
+                    reason=said.reason,
+                    is_taken_up=False,
+                )
+            elif isinstance(said, Revoke):
+                found.pop(said.consent_id, None)
+        return list(found.values())
+
+    # -- reasons ------------------------------------------------------------------------------
+
+    async def audit(self, run_id: str, *, call_id: str | None = None) -> Sequence[AuditRow]:
+        """Who asked for the run, what its rules said, who decided what, when, by which word, and
+        what came of it: in order, from the journal whose hash chain has been verified.
+
+        With `call_id`, only what bears on that call. Raises RunNotFound, or CorruptEntry naming
+        the entry that was changed.
+        """
+        rows = []
+        for entry in await self._deps.store.journal(RunId(run_id)):
+            record = codec.decode(entry.body)
+            for fact in record.deltas:
+                if not isinstance(fact, _AUDITED):
+                    continue
+                if call_id is not None and getattr(fact, "call_id", None) != call_id:
+                    continue
+                rows.append(
+                    AuditRow(
+                        run_id=run_id,
+                        seq=entry.seq,
+                        at_ms=record.at_ms,
+                        chain=entry.chain.hex(),
+                        fact=fact,
+                    )
+                )
+        return rows
+
+    async def _one_request(self, run_id: str, ask_id: str) -> Request:
+        everything = await self.requests(run_id, is_open=False)
+        found = [request for request in everything if request.ask_id == ask_id]
+        found = [r for r in found if r.run_id == run_id] or found
+        if len(found) > 1:
+            runs = ", ".join(request.run_id for request in found)
+            raise UsageError(f"several runs below {run_id} ask {ask_id!r}. Name one: {runs}.")
+        if found:
+            return found[0]
+        head = await self._deps.store.head(RunId(run_id))  # an unknown run is the better answer
+        if head.status in CLOSED:
+            raise RunClosed(run_id, head.status)
+        still_open = [r.ask_id for r in everything if r.ruling is None]
+        raise AskNotFound(run_id, ask_id, still_open)
+
+
+def _standing(consented: Consented) -> Standing:
+    return Standing(
+        consent_id=consented.consent_id,
+        tool=consented.tool,
+        rule=consented.rule,
+        by=consented.by,
+        reason=consented.reason,
+    )
+
+
+def _request(record: AskRecord) -> Request:
+    return Request(
+        run_id=record.run_id,
+        ask_id=record.ask.ask_id,
+        question=signal.decode_question(record.ask.body),
+        digest=record.ask.digest,
+        opened_ms=record.opened_ms,
+        unlock_ms=record.ask.unlock_ms,
+        ruling=record.ruling,
+        expires_ms=record.ask.expires_ms,
+        votes=record.votes,
+        comments=record.comments,
+        claimed_by=record.claimed_by,
+        claimed_ms=record.claimed_ms,
+    )
+
+
+def _check_length(**texts: str) -> None:
+    """Refuse here what the run could never put on record."""
+    for what, text in texts.items():
+        if len(text) > MAX_WORDS_CHARS:
+            raise UsageError(
+                f"the {what} has {len(text):,} characters, {MAX_WORDS_CHARS:,} are possible. "
+                "Shorten it."
+            )
+
+
+def _check_verb(request: Request, verb: Verb, *, is_standing: bool) -> None:
+    # Time expires a request, no person does.
+    question = request.question
+    verbs = tuple(v for v in VERBS[question.kind] if v != "expire")
+    if question.quorum > 1:
+        verbs = tuple(v for v in verbs if v != "edit")  # nobody else agreed to the new arguments
+    if verb not in verbs:
+        offered = ", ".join(verbs)
+        needs = f" and needs {question.quorum} people" if question.quorum > 1 else ""
+        raise UsageError(
+            f"{verb!r} does not fit request {request.ask_id!r}, which is a "
+            f"{question.kind.replace('_', ' ')} request{needs}. Use one of: {offered}."
+        )
+    if not is_standing:
+        return
+    if verb != "approve" or question.kind != "approval" or question.quorum > 1:
+        raise UsageError(
+            f"request {request.ask_id!r} cannot be agreed to for later calls as well: that is for"
+            " 'approve', where one person is enough."
+        )
+
+
+def _check_person(request: Request, verb: Verb, by: str) -> None:
+    """Raises NotAllowed. Who started the run may say no to it, as anybody may."""
+    question, who = request.question, identity(by)
+    if who == identity(DEADLINE):
+        raise NotAllowed(f"{by!r} is what time decides as, and no person. Give your name.")
+    if not (question.not_requester or question.quorum > 1):
+        return
+    if not who:
+        raise NotAllowed(f"request {request.ask_id!r} is not for somebody without a name.")
+    is_letting = verb in ("approve", "edit", "answer")
+    if question.not_requester and is_letting and who == identity(question.requester):
+        raise NotAllowed(
+            f"{by!r} started run {request.run_id!r} and may not decide request"
+            f" {request.ask_id!r} of {question.tool}: somebody else has to."
+        )
+
+
+def _checked_arguments(request: Request, arguments: str | None, agent: Agent | None) -> str:
+    """The canonical JSON of edited arguments. Raises UsageError if they are no arguments."""
+    if arguments is None:
+        raise UsageError("edit needs arguments: a JSON object.")
+    if agent is not None and request.question.tool in agent.registry.names:
+        bound = agent.registry.get(request.question.tool).bind(arguments)
+        if isinstance(bound, Refused):
+            raise UsageError(f"{request.question.tool}: {bound.problem}")
+        return bound.arguments
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"the arguments are not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError('the arguments must be a JSON object, such as {"amount": 10}.')
+    return canonical_json(value)

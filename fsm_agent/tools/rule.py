@@ -1,0 +1,106 @@
+"""What a tool demands of people before a call of it may run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsm_agent.errors import BadAgent
+from fsm_agent.run.delta import OnExpiry
+from fsm_agent.run.tally import SoFar
+
+from .functions import is_async, name_of
+
+Predicate = Callable[[dict[str, Any]], bool | str] | Callable[[dict[str, Any], SoFar], bool | str]
+_OUTCOMES = ("reject", "fail_run", "approve")
+_LONGEST_S = 10 * 365 * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """When people are asked about a call, how many, and what becomes of it if they are silent.
+
+    Made by `ask`, which states the meaning of each setting.
+    """
+
+    when: Literal[True] | Predicate = True
+    expires_s: float | None = None
+    on_expiry: OnExpiry = "reject"
+    quorum: int = 1
+    not_requester: bool = False
+
+    @property
+    def name(self) -> str:
+        """What consents and verdicts call it: 'always', or the predicate's own name."""
+        return "always" if self.when is True else name_of(self.when)
+
+    @property
+    def sees_so_far(self) -> bool:
+        """Whether the predicate wants to know what the run has spent."""
+        return self.when is not True and _takes_two(self.when)
+
+
+Approval = Literal["always", "never"] | Predicate | Rule
+
+
+def ask(
+    *,
+    when: Literal[True] | Predicate = True,
+    expires_s: float | None = None,
+    on_expiry: OnExpiry = "reject",
+    quorum: int = 1,
+    not_requester: bool = False,
+) -> Rule:
+    """The `approval` of a tool that asks people on terms of its own.
+
+    `when` is a function of the arguments, as in `approval=`; with a second parameter it is also
+    given the run's `SoFar`, so that many small calls do not slip under a limit.
+    `expires_s` is how long people have, by the store's clock. Then, by `on_expiry`, the call is
+    refused ('reject'), the run ends ('fail_run'), or the call runs ('approve': silence counts as
+    consent, so say it only where that is meant).
+    `quorum` people must agree, each a different one; one who rejects is enough to reject.
+    With `not_requester` whoever started the run may not decide.
+
+    Raises BadAgent for terms that cannot work.
+    """
+    if not (when is True or callable(when)):
+        raise BadAgent(f"ask(when={when!r}): give True, or a function of the arguments.")
+    if when is not True and is_async(when):
+        raise BadAgent("ask(when=…) is an async function. It has to decide at once.")
+    if expires_s is not None and not 0 < expires_s <= _LONGEST_S:
+        raise BadAgent(f"ask(expires_s={expires_s}) must be a positive number of seconds.")
+    if on_expiry not in _OUTCOMES:
+        raise BadAgent(f"ask(on_expiry={on_expiry!r}): use one of {', '.join(_OUTCOMES)}.")
+    if on_expiry != "reject" and expires_s is None:
+        raise BadAgent(f"ask(on_expiry={on_expiry!r}) never happens without expires_s=….")
+    if isinstance(quorum, bool) or not isinstance(quorum, int) or quorum < 1:
+        raise BadAgent(f"ask(quorum={quorum!r}) must be 1 or more people.")
+    return Rule(
+        when=when,
+        expires_s=expires_s,
+        on_expiry=on_expiry,
+        quorum=quorum,
+        not_requester=not_requester,
+    )
+
+
+def rule_of(approval: Approval) -> Rule | None:
+    """What an `approval=` means; None: nobody is asked."""
+    if isinstance(approval, Rule):
+        return approval
+    if approval == "never":
+        return None
+    return Rule() if approval == "always" else Rule(when=approval)
+
+
+def _takes_two(predicate: Predicate) -> bool:
+    """Whether it has a second parameter that must be given, or one that is named for it."""
+    try:
+        parameters = list(inspect.signature(predicate).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    second = [p for p in parameters if p.kind in places][1:2]
+    return bool(second) and (second[0].default is second[0].empty or second[0].name == "so_far")

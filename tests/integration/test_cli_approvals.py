@@ -1,0 +1,206 @@
+"""The commands around a request, in real processes; and the worked example, in two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, Runtime, ask_user, tool
+from fsm_agent import ask as asking_people
+from tests.conftest import ScriptedModel, ask, finish, turns
+from tests.integration.cli_kit import EXAMPLES, Cli, cli, kept_store, model_url, until
+
+__all__ = ["cli", "kept_store", "model_url"]  # fixtures
+
+HIDDEN = {"to": "mia\u202egro.elpmaxe@\u200bx", "note": "a" + " " * 40 + "b"}
+
+
+@tool(approval=asking_people(expires_s=3600, quorum=2, not_requester=True))
+async def transfer(to: str, note: str = "") -> str:
+    """Move money."""
+    return "moved"
+
+
+@tool(approval=lambda args: args["to"] != "me" and "not to me")
+async def send(to: str) -> str:
+    """Send."""
+    return "sent"
+
+
+AGENT = Agent("teller", tools=[transfer, send, ask_user])
+
+
+def waiting(store: str, model: ScriptedModel) -> str:
+    """A run that waits for people, begun by 'ann'."""
+
+    async def begin() -> str:
+        async with Runtime.open(store, model=model) as runtime:
+            result = await runtime.run(AGENT, "Go.", requester="ann")
+            assert result.status == "waiting"
+            return result.run_id
+
+    return asyncio.run(begin())
+
+
+def work(store: str, model: ScriptedModel, run_id: str) -> str:
+    async def go_on() -> str:
+        async with Runtime.open(store, model=model) as runtime:
+            return (await runtime.work(run_id, AGENT)).status
+
+    return asyncio.run(go_on())
+
+
+def test_a_request_shows_its_terms_and_what_nobody_could_see(cli: Cli, kept_store: str) -> None:
+    model = turns(ask(("transfer", HIDDEN)), finish())
+    run_id = waiting(kept_store, model)
+    commented = cli("comment", run_id, "a4-0", "Which account?", "--by", "zoe")
+    claimed = cli("claim", run_id, "a4-0", "--by", "zoe")
+    refused = cli("approve", run_id, "--by", "Ann ")
+    first = cli("approve", run_id, "--by", "leo", "-m", "fine", "--json")
+    second = cli("approve", run_id, "--by", "mia")
+
+    assert (commented.code, claimed.code) == (0, 0), commented
+    assert refused.code == 2
+    assert "somebody else has to" in refused.err
+    for mark in ("⟦U+202E⟧", "⟦U+200B⟧", "⟦40 spaces⟧"):
+        assert mark in first.err
+    for words in (
+        "needs   2 people, 0 so far", "not by  ann", "then it is refused",
+        "claimed by zoe", "said    zoe: Which account?",
+    ):  # fmt: skip
+        assert words in refused.err, refused.err
+    assert first.objects[0]["missing"] == 1
+    assert "needs 1 more person" in first.err
+    assert "approved by leo" in second.err
+    assert "needs 1 more" not in second.err
+    assert work(kept_store, model, run_id) == "done"
+
+    audit = cli("audit", run_id).objects
+    decided = [row for row in audit if row["fact"]["kind"] in ("voted", "attested")]
+    assert [row["fact"]["by"] for row in decided] == ["leo", "mia"]
+    assert {row["fact"]["auth"] for row in decided} == {"claimed"}
+    assert all(len(bytes.fromhex(row["chain"])) >= 16 for row in audit)
+    told = cli("explain", run_id, "a4-0").out
+    assert "rule always asks: transfer always needs approval" in told
+    assert "needs 2 people" in told
+    assert "approved by leo (cli, claimed): fine (one of several)" in told
+    assert cli("explain", run_id, "c9-9").code == 2
+
+
+def test_a_consent_is_given_listed_used_explained_and_taken_back(cli: Cli, kept_store: str) -> None:
+    model = turns(*[ask(("send", {"to": name})) for name in ("mia", "leo", "zoe")], finish())
+    run_id = waiting(kept_store, model)
+    assert "no standing consents" in cli("consent", run_id).err
+
+    cli("approve", run_id, "--always")
+    given = cli("consent", run_id, "--tool", "transfer", "--by", "mia", "-m", "busy")
+    (consent_id, *_) = given.out.split()
+    listed = cli("consent", run_id, "--json").objects
+    cli("consent", run_id, "--revoke", consent_id)
+    unknown = cli("consent", run_id, "--revoke", consent_id)
+
+    assert "transfer, by mia: busy  (not taken up yet)" in given.out
+    assert [(each["tool"], each["by"]) for each in listed] == [("transfer", "mia")]
+    assert unknown.code == 2
+    assert work(kept_store, model, run_id) == "done"
+    (held,) = cli("consent", run_id, "--json").objects
+    assert (held["tool"], held["rule"]) == ("send", "<lambda>")
+    shown = cli("show", run_id).out
+    assert "agrees to later calls of send" in shown
+    assert "agreed to all such calls of this run" in shown
+
+
+# -- the worked example ---------------------------------------------------------------------------
+
+
+class Terminals:
+    """The two terminals of examples/approvals.py, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("FSM_", "OPENAI_"))}
+        self._env = clean | {
+            "FSM_AGENT_STORE": "embedded:.approvals",
+            "APPROVALS_DEADLINE_S": "6",
+            "PYTHONPATH": str(EXAMPLES.parent),
+            "XDG_STATE_HOME": str(folder),
+            "NO_PROXY": "127.0.0.1",
+        }
+        self._log = open(folder / "log", "a")  # noqa: SIM115
+        self.first = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(EXAMPLES / "approvals.py")],
+            cwd=self._folder, env=self._env, stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return (self._folder / "log").read_text()
+
+    def type(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "fsm_agent", *words],
+            cwd=self._folder, env=self._env, capture_output=True, text=True, timeout=60,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr + done.stdout
+        return done
+
+    def close(self) -> None:
+        if self.first.poll() is None:
+            self.first.kill()
+        self.first.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    both = Terminals(tmp_path)
+    yield both
+    both.close()
+
+
+def test_the_worked_example_ends_when_people_and_time_have_decided(terminals: Terminals) -> None:
+    until(lambda: "waits for 3 decisions" in terminals.said)
+    by_tool = requests_of(terminals)
+
+    why = terminals.type("explain", "r-approvals", by_tool["refund"])
+    terminals.type("reject", "r-approvals", by_tool["refund"], "-m", "enough")
+    own = terminals.type("approve", "r-approvals", by_tool["delete_account"], code=2)
+    one = terminals.type("approve", "r-approvals", by_tool["delete_account"], "--by", "mia")
+    terminals.first.send_signal(signal.SIGKILL)  # it may die at any time
+    terminals.first.wait()
+    terminals.type("approve", "r-approvals", by_tool["delete_account"], "--by", "leo")
+    terminals.first = terminals.start()
+    until(lambda: "All five calls have their result." in terminals.said)
+
+    assert "120 EUR in all would be paid back" in why.stdout
+    assert "somebody else has to" in own.stderr
+    assert "needs 1 more person" in one.stderr
+    shown = json.loads(terminals.type("show", "r-approvals", "--json").stdout.splitlines()[-1])
+    assert shown["status"] == "done"
+    settled = {
+        row["fact"]["call_id"]: row["fact"]["status"]
+        for row in map(json.loads, terminals.type("audit", "r-approvals").stdout.splitlines())
+        if row["fact"]["kind"] == "settled"
+    }
+    assert [settled[each] for each in sorted(settled)] == [
+        "success", "success", "denied", "success", "expired",
+    ]  # fmt: skip
+
+
+def requests_of(terminals: Terminals) -> dict[str, Any]:
+    """Tool to request id, from what the first terminal printed."""
+    lines = [line for line in terminals.said.splitlines() if "fsm-agent explain" in line]
+    return {line.split("# ")[1]: line.split()[3] for line in lines}
