@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from typing import Any
 
-from fsm_agent.errors import ProviderError
 from fsm_agent.labels.protocol import DEFAULT
 from fsm_agent.llm.client import OpenAIModel
 from fsm_agent.llm.model import StepRequest
@@ -41,7 +40,6 @@ PROMPTS = (
 )
 MAX_TOKENS = 80
 PROTOCOL = DEFAULT.without_tools()
-LABEL_FAULTS = {"missing_label", "multiple_labels", "empty_completion", "tool_without_calls"}
 
 
 async def violations(constrain: Any) -> Counter[str]:
@@ -56,11 +54,7 @@ async def violations(constrain: Any) -> Counter[str]:
             max_tokens=MAX_TOKENS,
             temperature=0.8,
         )
-        try:
-            reply = await model.step(request, lambda piece: None)
-        except ProviderError as error:
-            counts[error.kind] += 1
-            continue
+        reply = await model.step(request, lambda piece: None)
         is_cut_only = reply.violation == "truncated" and reply.label is not None
         counts["" if is_cut_only else reply.violation or ""] += 1
     await model.aclose()
