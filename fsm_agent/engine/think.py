@@ -160,7 +160,7 @@ def _after_reply(session: Session, agent: Agent, reply: Reply) -> Outcome:
     replied = Replied(
         label=reply.label,
         text=_cut(reply.text, MAX_REPLY_BYTES),
-        usage=_usage(run, reply),
+        usage=_usage(run, agent, reply),
         calls=calls,
         finish_reason=clean_text(reply.finish_reason) if reply.finish_reason else None,
         violation=violation,
@@ -224,10 +224,10 @@ def _call(requested: RequestedCall, call_id: str) -> Call:
         return Call(call_id, name, raw, clean_text(str(error)))
 
 
-def _usage(run: Run, reply: Reply) -> Usage:
+def _usage(run: Run, agent: Agent, reply: Reply) -> Usage:
     """As billed; where the server counted nothing at all, an estimate that is marked as one."""
     if reply.usage is None or not reply.usage.total_tokens:
-        return _estimate(run, reply)
+        return _estimate(run, agent, reply)
     return _sane(reply.usage)
 
 
@@ -238,7 +238,9 @@ def _sane(usage: Usage) -> Usage:
     return Usage(prompt, completion, usage.is_estimate)
 
 
-def _estimate(run: Run, reply: Reply) -> Usage:
+def _estimate(run: Run, agent: Agent, reply: Reply) -> Usage:
     said = len(reply.text) + len(reply.thinking)
     said += sum(len(call.raw_arguments) for call in reply.calls)
-    return Usage(tokens_of(run.message_chars), tokens_of(said), is_estimate=True)
+    # The whole request: instructions, tools and protocol are billed as the messages are.
+    asked_tokens = reserve_of(run, agent) - agent.reply_tokens
+    return Usage(asked_tokens, tokens_of(said), is_estimate=True)

@@ -36,6 +36,8 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Run the call that stdin describes, and end this process."""
+    # A worker that was started in the background hands down that SIGINT is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     request = json.loads(sys.stdin.buffer.readline())
     channel = _Channel(request["fd"])
     _limit(request)
