@@ -24,7 +24,7 @@ def demo_command(yes: bool) -> int:
 
     A refund desk works on real files. Its model is scripted; the HTTP client, the store, the
     worker processes and the SIGKILL are real. The exit code is 0 only if every effect happened
-    exactly once and the SIGKILL really fell while a tool ran: both are looked up, not assumed.
+    once and the SIGKILL really fell while a tool ran: both are looked up, not assumed.
     """
     from fsm_agent.cli.demo.stage import left_behind, set_up
 
