@@ -30,7 +30,7 @@ from fsm_agent.runtime import Request, Result, Runtime
 from fsm_agent.tools.registry import Tool
 
 # What changes the store. Reading twice is no fault, so reads are no points.
-WRITES = ("create", "claim", "commit", "release", "signal", "decide")
+WRITES = ("create", "claim", "commit", "release", "signal", "decide", "put_blob")
 LOOK_S = 0.02
 
 

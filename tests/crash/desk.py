@@ -24,11 +24,11 @@ def make_desk(ledger: Ledger) -> Agent:
         ledger.record("hold", ctx.idempotency_key)
         return "held"
 
-    @tool(effect="unsafe", approval="always", timeout_s=TOOL_TIMEOUT_S)
+    @tool(effect="unsafe", approval="always", timeout_s=TOOL_TIMEOUT_S, max_output_chars=100)
     def refund(order: str, amount: int) -> str:
         """Pay an order back."""
         ledger.record("refund", f"{order}:{amount}")
-        return "paid back"
+        return "paid back. " * 20  # too long to show: it is kept as a blob before its commit
 
     return Agent("desk", "Refund orders.", tools=[look_up, hold, refund])
 

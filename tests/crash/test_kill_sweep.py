@@ -27,7 +27,7 @@ def faults(outcomes: list[Outcome], is_wrong: object) -> list[str]:
 def test_the_points_are_those_of_a_whole_run(report: Report) -> None:
     names = {point.split("#")[0] for point in report.points}
 
-    assert {"create", "claim", "commit", "decide"} <= names
+    assert {"create", "claim", "commit", "decide", "put_blob"} <= names
     assert {"tool look_up", "tool hold", "tool refund"} <= names
     assert {"effect hold", "effect refund"} <= names
     commits = [point for point in report.points if point.startswith("commit#")]
@@ -63,6 +63,7 @@ def test_a_person_is_asked_exactly_where_the_runtime_cannot_know(report: Report)
 
     assert faults(report.outcomes, lambda o: set(o.asked_in_doubt) > {"refund"}) == []
     gap = {"tool refund#1:before", "effect refund#1:before", "tool refund#1:after"}
+    gap |= {"put_blob#1:before", "put_blob#1:after"}  # the one await between effect and commit
     assert gap <= asked
     # Besides: the commits between which the intent is on record and the result is not.
     others = asked - gap
