@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from .errors import CorruptEntry, StoreDiverged, StoreUsageError
-from .model import Ask, AskRecord, Comment, Entry, Head, Ruling, RunId, Signal, Status, Vote
+from .model import (
+    Ask,
+    AskRecord,
+    Comment,
+    Entry,
+    Head,
+    Notice,
+    Ruling,
+    RunId,
+    Signal,
+    Status,
+    Vote,
+)
 
 HEAD_FIELDS = 13
 
@@ -109,6 +121,29 @@ def ask_record(
         comments=tuple(_comments(comments or b"")),
         claimed_by=claimed_by,
         claimed_ms=claimed_ms,
+    )
+
+
+def packed_notice(run_id: RunId, notice: Notice) -> bytes:
+    """A notice as the outbox keeps it. Its time stands beside it."""
+    names = (notice.notice_id, notice.channel or "-")
+    if any(not name or any(c.isspace() for c in name) for name in names):
+        raise StoreUsageError(f"notice {notice.notice_id!r} has an empty name, or one with spaces.")
+    return b"%d %s %s %s " % (notice.tries, run_id.encode(), *(n.encode() for n in names)) + (
+        notice.body
+    )
+
+
+def notice(packed: bytes, at_ms: int) -> Notice:
+    """A notice of the outbox."""
+    tries, run_id, notice_id, channel, body = packed.split(b" ", 4)
+    return Notice(
+        notice_id=notice_id.decode(),
+        run_id=RunId(run_id.decode()),
+        body=body,
+        at_ms=at_ms,
+        channel="" if channel == b"-" else channel.decode(),
+        tries=int(tries),
     )
 
 

@@ -178,7 +178,8 @@ def _commit_args(lease: Lease, commit: Commit, links: Sequence[bytes]) -> tuple[
         args += (ask.ask_id, answers.packed_ask(ask))
     args += commit.withdrawn
     args += commit.consumed
-    args += commit.outbox
+    for notice in commit.outbox:
+        args += (notice.at_ms, answers.packed_notice(lease.run_id, notice))
     return tuple(args)
 
 

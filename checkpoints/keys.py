@@ -24,7 +24,7 @@ class PartitionKeys(NamedTuple):
     statuses: bytes  # zset: run id → status and creation
     open_asks: bytes  # zset: run id ':' ask id → when it was opened
     ruled_asks: bytes  # zset: run id ':' ask id → when it was decided; the last 1,000
-    outbox: bytes  # stream
+    outbox: bytes  # zset: packed notice → when to tell it
 
 
 class RunKeys(NamedTuple):

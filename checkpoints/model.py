@@ -143,6 +143,20 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody outside is to be told, from a time on, in a partition's outbox.
+
+    It becomes true with the commit that carries it, and is taken at least once.
+    """
+
+    notice_id: str  # the same in every delivery
+    run_id: RunId
+    body: bytes
+    at_ms: int = 0  # not before; 0: at once
+    channel: str = ""  # who is to be told; '': everybody
+    tries: int = 0  # how often it was told in vain
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One or more entries, and everything that must become true with them.
 
@@ -165,7 +179,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     seen_mail: int = (
         0  # the highest signal number the writer has read; newer mail makes a released run due now
     )
-    outbox: tuple[bytes, ...] = ()
+    outbox: tuple[Notice, ...] = ()
     is_progress: bool = True  # resets `recoveries`
 
 

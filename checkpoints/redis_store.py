@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from .beside import Beside
 from .journals import Journals
 from .lists import Lists
+from .outbox import Outbox
 from .people import People
 
 if TYPE_CHECKING:
     from .store import Store
 
 
-class RedisStore(Journals, Lists, People, Beside):
+class RedisStore(Journals, Lists, People, Outbox, Beside):
     """A Store. Opened by `open_store`, or made from a factory of transports and begun with `begin`.
 
     It serves one process, and one event loop at a time; a forked child must open its own.

@@ -24,6 +24,8 @@ Name = Literal[
     "head",
     "due",
     "report",
+    "take",
+    "settle",
 ]
 NAMES: tuple[Name, ...] = (
     "create",
@@ -37,6 +39,8 @@ NAMES: tuple[Name, ...] = (
     "head",
     "due",
     "report",
+    "take",
+    "settle",
 )
 
 

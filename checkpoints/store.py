@@ -14,6 +14,7 @@ from .model import (
     Entry,
     Head,
     Lease,
+    Notice,
     Renewal,
     Ruling,
     RunId,
@@ -112,6 +113,18 @@ class Store(Protocol):
 
     async def due(self, *, limit: int = 16) -> Sequence[RunId]:
         """Runs that a worker should look at now, the longest overdue first."""
+
+    async def take_notices(self, *, limit: int = 32, hold_ms: int = 60_000) -> Sequence[Notice]:
+        """Notices whose time has come, the longest overdue first, at most `limit` a partition.
+
+        Nobody else is given them for `hold_ms`; what is not settled by then is given again.
+        """
+
+    async def settle_notice(
+        self, notice: Notice, *, again: Sequence[tuple[Notice, int]] = ()
+    ) -> bool:
+        """Take a notice out of the outbox, and put others of its run in its place, each after a
+        delay in ms. False: it was settled before, and nothing has changed."""
 
     async def report_orphan(self, run_id: RunId, body: bytes) -> None:
         """File what a fenced worker saw: evidence for a person, never state. Keeps the last 32."""

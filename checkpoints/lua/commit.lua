@@ -5,7 +5,7 @@
 --          7 term in ms   8 status   9 snapshot   10 due in ms, or ''   11 1: release
 --          12 seen mail   13 1: progress   14 entries   15 opened   16 withdrawn   17 consumed
 --          18 outbox   19.. chain, body for each entry; id, packed request for each opened;
---          ids withdrawn; ids consumed; outbox payloads
+--          ids withdrawn; ids consumed; time in ms ('0': at once), packed notice for each to be told
 -- Returns  {OK | DUP, seq, now, mail}; {DUP_NOT_OWNER | FENCED, token, seq}; {SEQ, seq}; {FORK, seq};
 --          {CLOSED, status}; {NONE}; {FOREIGN, key}
 -- The repeat is recognised first: a lost reply must not look like a lost lease. But a repeat by a
@@ -17,7 +17,7 @@ local asks = is_closing or ARGV[15] ~= '0' or ARGV[16] ~= '0'
 local mail = ARGV[17] ~= '0'
 -- Keys that this commit does not touch need no look: it saves the plain one half of the looks.
 local bad = foreign({'hash', 'stream', 'string', asks and 'hash', mail and 'hash', mail and 'list',
-  'zset', 'zset', asks and 'zset', ARGV[18] ~= '0' and 'stream'})
+  'zset', 'zset', asks and 'zset', ARGV[18] ~= '0' and 'zset'})
 if bad then return {'FOREIGN', bad} end
 local h = redis.call('HMGET', KEYS[1], 't', 'k', 'n', 'h', 's', 'l', 'm', 'c', 'r')
 if not h[1] then return {'NONE'} end
@@ -79,8 +79,8 @@ for _ = 1, tonumber(ARGV[17]) do
   at = at + 1
 end
 for _ = 1, tonumber(ARGV[18]) do
-  redis.call('XADD', KEYS[10], '*', 'r', run_id, 'b', ARGV[at])
-  at = at + 1
+  redis.call('ZADD', KEYS[10], ARGV[at] == '0' and int(now) or ARGV[at], ARGV[at + 1])
+  at = at + 2
 end
 
 local lease = '0'

@@ -45,7 +45,7 @@ from ..errors import (
     StoreUsageError,
 )
 from ..leases import Heartbeat
-from ..model import Ask, Claim, Commit, Committed, Decision, Lease, RunId
+from ..model import Ask, Claim, Commit, Committed, Decision, Lease, Notice, RunId
 from ..store import Store
 
 NewStore = Callable[[], Awaitable[Store]]
@@ -114,6 +114,13 @@ def decision(decision_id: str = "c1", **changes: Any) -> Decision:
         decision_id=decision_id, verb="approve", by="Mia Ö.", digest="d1", body=b"yes \xff"
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def notice(notice_id: str = "n1", **changes: Any) -> Notice:
+    """Something to tell about run R."""
+    return msgspec.structs.replace(
+        Notice(notice_id=notice_id, run_id=R, body=b"tell \xff\r\n them"), **changes
+    )
 
 
 async def started(store: Store, run_id: RunId = R, *, term_ms: int = TERM_MS) -> Claim:
@@ -421,7 +428,7 @@ class StoreContract:
 
     async def test_a_repeated_commit_is_one_commit(self, store: Store) -> None:
         claim = await started(store)
-        commit = commit_of(claim, b"a", b"b", b"c", outbox=(b"mail",))
+        commit = commit_of(claim, b"a", b"b", b"c", outbox=(notice(),))
         first = await store.commit(claim.lease, commit)
 
         again = await store.commit(claim.lease, commit)
@@ -429,6 +436,7 @@ class StoreContract:
         assert again.was_repeat
         assert (again.seq, again.chain) == (first.seq, first.chain)
         assert len(await store.journal(R)) == 4
+        assert len(await store.take_notices()) == 1
 
     async def test_many_copies_of_a_commit_are_one_commit(self, store: Store) -> None:
         claim = await started(store)
@@ -988,6 +996,89 @@ class StoreContract:
         await store.commit(claim.lease, commit_of(at, status="waiting", release=True))
 
         assert await store.due() == [R]
+
+    # -- outbox ------------------------------------------------------------------------------------
+
+    async def test_a_notice_comes_with_its_commit_and_not_without(self, store: Store) -> None:
+        claim = await started(store)
+        assert await store.take_notices() == []
+
+        with pytest.raises(LeaseLost):
+            fenced = msgspec.structs.replace(claim.lease, nonce="another")
+            await store.commit(fenced, commit_of(claim, outbox=(notice(),)))
+        assert await store.take_notices() == []
+
+        done = await store.commit(claim.lease, commit_of(claim, outbox=(notice(), notice("n2"))))
+        taken = await store.take_notices()
+        assert {n.notice_id for n in taken} == {"n1", "n2"}
+        assert taken[0] == notice(taken[0].notice_id, at_ms=done.server_ms)
+
+    async def test_a_notice_waits_for_its_time(self, store: Store) -> None:
+        claim = await started(store)
+        soon = await store.now_ms() + SHORT_MS
+        later = notice("later", at_ms=soon + TERM_MS)
+
+        await store.commit(claim.lease, commit_of(claim, outbox=(later, notice(at_ms=soon))))
+
+        taken: Sequence[Notice] = []
+        while not taken:
+            assert await store.now_ms() < soon + TERM_MS / 2
+            taken = await store.take_notices()
+        assert [n.notice_id for n in taken] == ["n1"]
+        assert await store.now_ms() >= soon
+
+    async def test_a_taken_notice_is_given_again_if_nobody_settles_it(self, store: Store) -> None:
+        claim = await started(store)
+        await store.commit(claim.lease, commit_of(claim, outbox=(notice(),)))
+        (first,) = await store.take_notices(hold_ms=TERM_MS)
+        assert await store.take_notices() == []  # somebody is at it
+
+        claim = await started(store, RunId("run-2"))
+        other = notice("n2", run_id=RunId("run-2"))
+        await store.commit(claim.lease, commit_of(claim, outbox=(other,)))
+        (again,) = await store.take_notices(hold_ms=1)
+        while not (found := await store.take_notices(hold_ms=TERM_MS)):
+            pass
+        assert [n.notice_id for n in found] == [again.notice_id] == ["n2"]
+        assert first.notice_id == "n1"
+
+    async def test_a_settled_notice_is_gone_and_what_replaces_it_comes(self, store: Store) -> None:
+        claim = await started(store)
+        await store.commit(claim.lease, commit_of(claim, outbox=(notice(),)))
+        (taken,) = await store.take_notices(hold_ms=1)
+
+        other = msgspec.structs.replace(taken, channel="ops", tries=1)
+        assert await store.settle_notice(taken, again=[(other, 0)])
+        assert not await store.settle_notice(taken, again=[(other, 0)])
+
+        (found,) = await store.take_notices(hold_ms=TERM_MS)
+        assert (found.notice_id, found.channel, found.tries) == ("n1", "ops", 1)
+        assert found.body == notice().body
+        assert await store.settle_notice(found)
+        assert not await store.settle_notice(found)
+
+    async def test_two_tellers_take_each_notice_once(
+        self, store: Store, new_store: NewStore
+    ) -> None:
+        claim = await started(store)
+        many = tuple(notice(f"n{n}") for n in range(40))
+        await store.commit(claim.lease, commit_of(claim, outbox=many))
+        other = await new_store()
+
+        taken = [
+            *await store.take_notices(limit=15),
+            *await other.take_notices(limit=15),
+            *await store.take_notices(limit=15),
+        ]
+
+        assert sorted(n.notice_id for n in taken) == sorted(n.notice_id for n in many)
+
+    async def test_a_notice_needs_names_without_spaces(self, store: Store) -> None:
+        claim = await started(store)
+
+        for bad in (notice(""), notice("a b"), notice(channel="a\nb")):
+            with pytest.raises(StoreUsageError):
+                await store.commit(claim.lease, commit_of(claim, outbox=(bad,)))
 
     # -- lists -------------------------------------------------------------------------------------
 

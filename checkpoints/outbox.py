@@ -1,0 +1,39 @@
+"""The outbox: what is to be told to people and systems outside, and has not been yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import answers
+from .calls import Calls
+from .errors import StoreUsageError
+from .model import Notice
+from .together import together
+from .transport import Arg
+
+
+class Outbox(Calls):
+    """Taking and settling notices."""
+
+    async def take_notices(self, *, limit: int = 32, hold_ms: int = 60_000) -> Sequence[Notice]:
+        """See Store."""
+        if limit < 1 or hold_ms < 1:
+            raise StoreUsageError("notices are taken at least one at a time, for at least 1 ms.")
+        partitions = self._all_keys().partitions
+        calls = [self._script("take", (part.outbox,), limit, hold_ms) for part in partitions]
+        found = []
+        for reply in await together(calls):
+            pairs = zip(reply[1::2], reply[2::2], strict=True)
+            found += [answers.notice(packed, answers.number(at)) for packed, at in pairs]
+        return sorted(found, key=lambda notice: notice.at_ms)
+
+    async def settle_notice(
+        self, notice: Notice, *, again: Sequence[tuple[Notice, int]] = ()
+    ) -> bool:
+        """See Store."""
+        run_id = notice.run_id
+        args: list[Arg] = [answers.packed_notice(run_id, notice)]
+        for other, delay_ms in again:
+            args += (delay_ms, answers.packed_notice(run_id, other))
+        reply = await self._script("settle", (self._of(run_id).partition.outbox,), *args)
+        return reply[0] == b"OK"
