@@ -126,12 +126,11 @@ def ask_record(
 
 def packed_notice(run_id: RunId, notice: Notice) -> bytes:
     """A notice as the outbox keeps it. Its time stands beside it."""
-    names = (notice.notice_id, notice.channel or "-")
-    if any(not name or any(c.isspace() for c in name) for name in names):
-        raise StoreUsageError(f"notice {notice.notice_id!r} has an empty name, or one with spaces.")
-    return b"%d %s %s %s " % (notice.tries, run_id.encode(), *(n.encode() for n in names)) + (
-        notice.body
-    )
+    notice_id, channel = notice.notice_id, notice.channel or "-"
+    if not notice_id or any(c.isspace() for c in notice_id + channel):
+        raise StoreUsageError(f"notice {notice_id!r} has an empty name, or one with spaces.")
+    names = (run_id.encode(), notice_id.encode(), channel.encode())
+    return b"%d %s %s %s " % (notice.tries, *names) + notice.body
 
 
 def notice(packed: bytes, at_ms: int) -> Notice:

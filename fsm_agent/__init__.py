@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsm_agent.capabilities.agent import Agent
+    from fsm_agent.notify.webhook import Webhook
     from fsm_agent.run.content import Source
     from fsm_agent.run.limits import Limits
     from fsm_agent.runtime import Result, Runtime, run_sync
@@ -56,6 +57,7 @@ _HOMES = {
     "tool": "fsm_agent.tools",
     "tool_from": "fsm_agent.tools",
     "with_sources": "fsm_agent.tools",
+    "Webhook": "fsm_agent.notify.webhook",
     "ask": "fsm_agent.tools",
     "ask_user": "fsm_agent.tools.ask_user",
     "ask_user_within": "fsm_agent.tools.ask_user",
@@ -71,6 +73,7 @@ __all__ = [
     "Source",
     "Tool",
     "ToolContext",
+    "Webhook",
     "ask",
     "ask_user",
     "ask_user_within",

@@ -16,11 +16,12 @@ from fsm_agent.engine.deps import Deps
 from fsm_agent.engine.expiry import DEADLINE
 from fsm_agent.engine.resume import load
 from fsm_agent.errors import CorruptRecord, NotAllowed, UsageError
-from fsm_agent.run import codec, signal
+from fsm_agent.run import codec, evidence, signal
 from fsm_agent.run.content import canonical_json, clean_text
 from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
+    Commented,
     Consented,
     Created,
     Failed,
@@ -33,6 +34,7 @@ from fsm_agent.run.delta import (
     Verb,
     Voted,
 )
+from fsm_agent.run.evidence import Orphan
 from fsm_agent.run.person import identity
 from fsm_agent.run.signal import Consent, Decided, Question, Revoke
 from fsm_agent.tools.arguments import Refused
@@ -40,7 +42,8 @@ from fsm_agent.tools.arguments import Refused
 MAX_WORDS_CHARS = 100_000  # of a reason, an answer, edited arguments: an entry holds them twice
 
 _AUDITED = (
-    Created, Resumed, Judged, Asked, Voted, Ruled, Consented, Revoked, Intended, Settled, Failed,
+    Created, Resumed, Judged, Asked, Voted, Commented, Ruled, Consented, Revoked,
+    Intended, Settled, Failed,
 )  # fmt: skip
 
 
@@ -59,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     comments: tuple[Comment, ...] = ()
     claimed_by: str = ""  # who looks at it; keeps nobody else from deciding
     claimed_ms: int = 0
+    evidence: tuple[Orphan, ...] = ()  # of one in doubt: what fenced workers saw of the call
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +98,23 @@ class People:
         all. Decide each under its own `run_id`, or that of a run above it."""
         asked = RunId(run_id) if run_id is not None else None
         records = [*await self._deps.store.asks(asked, is_open=is_open)]
-        if asked is None:
-            return [_request(record) for record in records]
-        for child in await self._children_of(asked):
-            records += await self._deps.store.asks(child, is_open=is_open)
-        records.sort(key=lambda record: record.opened_ms)
-        return [_request(record) for record in records]
+        if asked is not None:
+            for child in await self._children_of(asked):
+                records += await self._deps.store.asks(child, is_open=is_open)
+            records.sort(key=lambda record: record.opened_ms)
+        return [await self._with_evidence(_request(record)) for record in records]
+
+    async def _with_evidence(self, request: Request) -> Request:
+        if request.question.kind != "in_doubt":
+            return request
+        call_id = request.question.call_id
+        seen = tuple(o for o in await self.orphans(request.run_id) if o.call_id == call_id)
+        return msgspec.structs.replace(request, evidence=seen)
+
+    async def orphans(self, run_id: str) -> Sequence[Orphan]:
+        """What workers saw of the run after they had lost it, oldest first. Never state."""
+        found = await self._deps.store.orphans(RunId(run_id))
+        return [evidence.decode(body) for body in found]
 
     async def _children_of(self, run_id: RunId) -> list[RunId]:
         """The unfinished runs that work for this one, and those that work for them."""

@@ -30,6 +30,8 @@ from fsm_agent.engine.resume import load, unfold, work_on
 from fsm_agent.engine.session import snapshot_of
 from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Model
+from fsm_agent.notify.relay import Relay
+from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
 from fsm_agent.people import People, Request
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import Source, clean_text
@@ -90,6 +92,7 @@ class Runtime(People):
         clock: Clock | None = None,
         owner: str | None = None,
         is_live: bool = True,
+        webhooks: Sequence[Webhook] | None = None,
     ) -> AsyncIterator[Runtime]:
         """A runtime for the length of the block.
 
@@ -97,10 +100,14 @@ class Runtime(People):
         store, which is then not closed. `model` defaults to the OpenAI-compatible client of the
         environment, made when it is first needed. `on_event` hears of each entry once it is
         durable, and of live text; an error it raises is logged and changes nothing. `is_live`
-        also publishes live text for other processes.
+        also publishes live text for other processes. `webhooks` (default: FSM_AGENT_WEBHOOK) are
+        told of requests, deadlines and endings, for as long as the block lasts.
 
-        Raises BadStoreUrl or StoreUnavailable, naming the address.
+        Raises BadStoreUrl or StoreUnavailable, naming the address, or UsageError for a webhook
+        that cannot work.
         """
+        webhooks = webhooks_of() if webhooks is None else webhooks
+        clock = clock or SystemClock()
         async with AsyncExitStack() as stack:
             if store is None or isinstance(store, str):
                 from checkpoints.connect import open_store
@@ -116,15 +123,23 @@ class Runtime(People):
             if publisher:
                 await stack.enter_async_context(publisher.publishing())
             heartbeat = await stack.enter_async_context(_beating(store))
+            relay = None
+            if webhooks:
+                inbox_url = os.environ.get(INBOX, "")
+                relay = Relay(
+                    store, webhooks, clock=clock, jitter=random.random, inbox_url=inbox_url
+                )
+                await stack.enter_async_context(relay.relaying())
             deps = Deps(
                 store=store,
                 model=model,
                 heartbeat=heartbeat,
                 new_id=lambda: secrets.token_hex(16),
                 jitter=random.random,
-                clock=clock or SystemClock(),
+                clock=clock,
                 emit=_fan_out(publisher, on_event),
                 settings=settings or EngineSettings(),
+                on_notices=relay.poke if relay else None,
                 work_on=work_on,
             )
             yield cls(deps, owner=owner or f"{socket.gethostname()}-{os.getpid()}")

@@ -4,7 +4,8 @@
 -- Returns  {OK}; {NONE}: it was settled already, and nothing was put in its place; {FOREIGN, key}
 local bad = foreign({'zset'})
 if bad then return {'FOREIGN', bad} end
-if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return {'NONE'} end
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return {'NONE'} end
 local now = clock()
+redis.call('ZREM', KEYS[1], ARGV[1])
 for i = 2, #ARGV, 2 do redis.call('ZADD', KEYS[1], int(now + tonumber(ARGV[i])), ARGV[i + 1]) end
 return {'OK'}

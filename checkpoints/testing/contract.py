@@ -1003,8 +1003,8 @@ class StoreContract:
         claim = await started(store)
         assert await store.take_notices() == []
 
+        fenced = msgspec.structs.replace(claim.lease, nonce="another")
         with pytest.raises(LeaseLost):
-            fenced = msgspec.structs.replace(claim.lease, nonce="another")
             await store.commit(fenced, commit_of(claim, outbox=(notice(),)))
         assert await store.take_notices() == []
 

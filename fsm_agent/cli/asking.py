@@ -81,6 +81,7 @@ def described(request: Request) -> list[tuple[str, str]]:
     if request.unlock_ms > time.time() * 1000:
         lock = f"'it did not happen, run it' is locked until {clock(request.unlock_ms)}"
         lines.append(("dim", f"lock    {lock}: the old worker may still be at it"))
+    lines += [("yellow", f"seen    {one_line(str(seen), 400)}") for seen in request.evidence]
     lines += terms_of(request)
     lines.append(("dim", f"hash    {request.digest[:8]}  (request {request.ask_id})"))
     return lines

@@ -62,6 +62,21 @@ def model() -> Check:
     return Check("model", "green", f"{words}. A run tries it; asking costs tokens.")
 
 
+def webhooks() -> Check:
+    """Who is told of requests and endings."""
+    from fsm_agent.errors import UsageError
+    from fsm_agent.notify.webhook import URLS, webhooks_of
+
+    try:
+        found = webhooks_of()
+    except UsageError as error:
+        return Check("webhooks", "red", str(error))
+    if not found:
+        words = f"none: who must decide has to look by themselves. {URLS} names one."
+        return Check("webhooks", "green", words)
+    return Check("webhooks", "green", f"{', '.join(w.where for w in found)}, signed, not tried")
+
+
 def store(facts: Facts, address: Address, took_ms: int) -> list[Check]:
     """Everything about a store that was reached."""
     partitions = facts.get("partitions", 1)

@@ -28,7 +28,7 @@ class _NoModel:
 
 def looking() -> AbstractAsyncContextManager[Runtime]:
     """A runtime to look, decide and say with: no key is needed."""
-    return Runtime.open(current().store, model=_NoModel(), is_live=False)
+    return Runtime.open(current().store, model=_NoModel(), is_live=False, webhooks=())
 
 
 @asynccontextmanager

@@ -31,6 +31,8 @@ def terms_of(request: Request) -> list[tuple[str, str]]:
             end = _ENDS["fail_run"] if question.on_expiry == "fail_run" else f"then {end}"
         style = _LOUD if question.on_expiry == "approve" else _DIM
         lines.append((style, f"until   {clock(request.expires_ms)} ({left}), {end}"))
+    if question.to or question.escalation:
+        lines.append((_DIM, f"asked   {_whom(request)}"))
     if question.quorum > 1:
         lines.append((_DIM, f"needs   {question.quorum} people, {len(request.votes)} so far"))
     for vote in request.votes:
@@ -45,6 +47,17 @@ def terms_of(request: Request) -> list[tuple[str, str]]:
         text = f"{one_line(comment.by, 64)}: {one_line(comment.text, 300)}"
         lines.append((_DIM, f"said    {text}"))
     return lines
+
+
+def _whom(request: Request) -> str:
+    """'support, since 12:10:00 leads, from 13:00:00 head of support'."""
+    now_ms = time.time() * 1000
+    names = [one_line(request.question.to, 64)] if request.question.to else []
+    for after_ms, to in request.question.escalation:
+        at_ms = request.opened_ms + after_ms
+        word = "since" if at_ms <= now_ms else "from"
+        names.append(f"{word} {clock(at_ms)} {one_line(to, 64)}")
+    return ", ".join(names)
 
 
 def auth_of(by: str) -> str:

@@ -14,6 +14,7 @@ from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
     Began,
+    Commented,
     Consented,
     Created,
     Delegated,
@@ -149,6 +150,9 @@ class Story:
                 return self._judged(delta)
             case Voted():
                 return [self._voted(delta)]
+            case Commented():
+                text = f"{one_line(delta.by, 64)} said: {one_line(delta.text, 160)}"
+                return [Line("decided", text, "quiet", more=f"request {delta.ask_id}")]
             case Consented():
                 text = (
                     f"{one_line(delta.by, 64)} agrees to later calls of {one_line(delta.tool, 64)}"

@@ -105,6 +105,8 @@ def _request(
             requester=run.requester if rule.not_requester else "",
             not_requester=rule.not_requester,
             parent=run.parent,
+            to=rule.to,
+            escalation=rule.escalation,
         ),
     )
 

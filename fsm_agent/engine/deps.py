@@ -61,4 +61,5 @@ class Deps:
     jitter: Callable[[], float]  # 0 to 1
     emit: Callable[[Event], None] = _nobody
     settings: EngineSettings = field(default_factory=EngineSettings)
+    on_notices: Callable[[], None] | None = None  # notices were committed; None: nobody is told
     work_on: WorkOn = _nobody_works  # resume's own: a child run is driven like any other

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fsm_agent.capabilities.agent import Agent
-from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Failed
+from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Commented, Failed
 from fsm_agent.run.record import OpenCall
 from fsm_agent.run.signal import Consent, Decided, Revoke, Stirred
 from fsm_agent.run.state import Trigger
@@ -70,7 +70,10 @@ def _facts(
 ) -> list[AnyDelta]:
     """The decision, what it changes, and the call's result where it has one by it."""
     at_ms = session.now_ms()
-    facts: list[AnyDelta] = []
+    facts: list[AnyDelta] = [
+        Commented(ask.ask_id, ask.call_id, said.by, said.at_ms, said.text)
+        for said in session.comments.get(ask.ask_id, ())
+    ]
     digest = ""
     if decided.arguments is not None and call.call.name in agent.registry.names:
         tool = agent.registry.get(call.call.name)

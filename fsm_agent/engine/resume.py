@@ -19,8 +19,9 @@ from checkpoints.model import Claim, Entry, RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.context.window import Window
 from fsm_agent.errors import BadAgent, CorruptRecord
-from fsm_agent.run import codec
+from fsm_agent.run import codec, evidence
 from fsm_agent.run.delta import Failed
+from fsm_agent.run.evidence import Orphan
 from fsm_agent.run.record import Record, Run, apply
 
 from .deps import Deps
@@ -159,14 +160,10 @@ async def _report_orphans(session: Session, deps: Deps) -> None:
     """File what we saw of a run that is no longer ours: evidence for whoever settles it."""
     owner = session.lease.owner
     reports = [
-        f"{owner}: call {result.call_id} ended with {result.status} after the run was taken over: "
-        f"{result.text[:500]}"
+        Orphan(owner, result.call_id, result.status, result.text[:500])
         for result in session.unacknowledged()
     ]
-    reports += [
-        f"{owner}: call {call_id} was under way when the run was taken over, and was cut off"
-        for call_id in session.under_way()
-    ]
+    reports += [Orphan(owner, call_id) for call_id in session.under_way()]
     for report in reports:
         with contextlib.suppress(CheckpointError):
-            await deps.store.report_orphan(session.lease.run_id, report.encode())
+            await deps.store.report_orphan(session.lease.run_id, evidence.encode(report))

@@ -7,18 +7,26 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from checkpoints.errors import CheckpointError, StoreUnavailable
-from checkpoints.model import Ask, Claim, Commit, Status
+from checkpoints.model import Ask, Claim, Comment, Commit, Status
 from fsm_agent.context.window import Window
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Intended, Resumed, Settled
 from fsm_agent.run.event import EntryEvent, ParkedEvent
 from fsm_agent.run.record import Record, Run, moved, taken
-from fsm_agent.run.signal import AnySignal, CancelRequested, Question, decode_signal, encode
+from fsm_agent.run.signal import (
+    AnySignal,
+    CancelRequested,
+    Decided,
+    Question,
+    decode_signal,
+    encode,
+)
 from fsm_agent.run.state import State, Trigger, advance
 
 from .deps import Deps
 from .outcome import Park
+from .telling import Opened, notices
 
 MAIL_RETRY_S = 0.5  # after a mailbox that could not be read
 
@@ -41,6 +49,7 @@ class Session:
         self.lease = claim.lease
         self.cancel: CancelRequested | None = None
         self.signals: dict[str, AnySignal] = {}
+        self.comments: dict[str, tuple[Comment, ...]] = {}  # by request, of those decided
         self.mailed_ms: dict[str, int] = {}  # when each was sent, by the store's clock
         # Calls that a worker before us started: only they can have a gap.
         self.inherited = frozenset(c.call.call_id for c in run.calls if c.phase == "started")
@@ -49,6 +58,7 @@ class Session:
         self._seq, self._chain = run.seq, chain
         self._staged: list[EntryEvent] = []
         self._opened: list[Ask] = []
+        self._to_tell: list[Opened] = []
         self._consumed: list[str] = []
         self._mail = claim.head.mail
         self._seen_mail = 0
@@ -91,6 +101,7 @@ class Session:
             quorum=asked.quorum if isinstance(asked, AskedOn) else 1,
         )
         self._opened.append(ask)
+        self._to_tell.append(Opened(asked, question))
         return asked
 
     def consume(self, signal_id: str) -> None:
@@ -115,6 +126,8 @@ class Session:
             self._deps.emit(ParkedEvent(self.run.run_id, park.status, asks, park.wake_ms))
 
     async def _commit(self, park: Park | None) -> None:
+        tell = self._deps.on_notices
+        told = notices(self.run, self._to_tell, self.now_ms()) if tell else ()
         commit = Commit(
             op=self._deps.new_id(),
             expected_seq=self._seq,
@@ -127,6 +140,7 @@ class Session:
             opened=tuple(self._opened),
             consumed=tuple(self._consumed),
             seen_mail=self._seen_mail,
+            outbox=told,
             is_progress=any(_is_progress(event.record) for event in self._staged),
         )
         committed = await self._deps.store.commit(self.lease, commit)
@@ -136,7 +150,9 @@ class Session:
             self._announced.set()  # the commit heard of it before the next renewal would
         self._server_ms, self._measured_s = committed.server_ms, self._deps.clock.steady_s()
         events, self._staged = self._staged, []
-        self._opened, self._consumed = [], []
+        self._opened, self._consumed, self._to_tell = [], [], []
+        if tell and told:
+            tell()
         for event in events:
             self._deps.emit(event)
 
@@ -212,6 +228,9 @@ class Session:
             self.mailed_ms[signal.signal_id] = signal.at_ms
             if isinstance(said, CancelRequested) and self.cancel is None:
                 self.cancel = said
+        if any(isinstance(said, Decided) for said in self.signals.values()):
+            records = await self._deps.store.asks(self.lease.run_id, is_open=False)
+            self.comments = {record.ask.ask_id: record.comments for record in records}
         self._seen_mail = max(self._seen_mail, seen)
         self._mail = max(self._mail, seen)
         if self.cancel and self._working:

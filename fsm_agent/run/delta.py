@@ -142,6 +142,17 @@ class Voted(Delta, frozen=True, tag="voted"):
     auth: str = ""
 
 
+class Commented(Delta, frozen=True, tag="commented"):
+    """Words about a request, put on record with the decision that they led to. They decide
+    nothing."""
+
+    ask_id: str
+    call_id: str
+    by: str
+    said_ms: int  # by the store's clock, when it was recorded there
+    text: str
+
+
 class Ruled(Delta, frozen=True, tag="ruled"):
     """A person's decision, taken up by the run."""
 
@@ -257,6 +268,6 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 AnyDelta = (
     Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked | AskedOn
-    | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Delegated | Detailed
-    | Settled | Hinted | Finalising | Answered | Failed
+    | Judged | Voted | Commented | Ruled | Attested | Consented | Revoked | Intended | Delegated
+    | Detailed | Settled | Hinted | Finalising | Answered | Failed
 )  # fmt: skip

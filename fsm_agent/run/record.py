@@ -28,6 +28,7 @@ from .delta import (
     AnyDelta,
     Asked,
     Began,
+    Commented,
     Consented,
     Created,
     Delegated,
@@ -292,6 +293,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Voted():
             call = run.call(delta.call_id)
             return _with_call(run, replace(call, votes=(*call.votes, delta)))
+        case Commented():
+            return run
         case Ruled():
             return _fold_ruling(run, delta)
         case Consented():

@@ -82,6 +82,8 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     requester: str = ""
     not_requester: bool = False
     parent: str = ""  # the run that the asking one works for
+    to: str = ""  # whom the tool's author wants to be asked; anybody may decide
+    escalation: tuple[tuple[int, str], ...] = ()  # ms after it was opened, and whom it reaches then
 
 
 _signals = msgspec.msgpack.Decoder(AnySignal)

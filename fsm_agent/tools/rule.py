@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from .functions import is_async, name_of
 Predicate = Callable[[dict[str, Any]], bool | str] | Callable[[dict[str, Any], SoFar], bool | str]
 _OUTCOMES = ("reject", "fail_run", "approve")
 _LONGEST_S = 10 * 365 * 86_400.0
+_MOST_LEVELS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Rule:
     on_expiry: OnExpiry = "reject"
     quorum: int = 1
     not_requester: bool = False
+    to: str = ""
+    escalation: tuple[tuple[int, str], ...] = ()  # ms, whom
 
     @property
     def name(self) -> str:
@@ -52,6 +55,8 @@ def ask(
     on_expiry: OnExpiry = "reject",
     quorum: int = 1,
     not_requester: bool = False,
+    to: str = "",
+    escalate: Mapping[float, str] | None = None,
 ) -> Rule:
     """The `approval` of a tool that asks people on terms of its own.
 
@@ -62,6 +67,9 @@ def ask(
     consent, so say it only where that is meant).
     `quorum` people must agree, each a different one; one who rejects is enough to reject.
     With `not_requester` whoever started the run may not decide.
+    `to` says whom to ask, such as a group, and `escalate` whom besides, each after so many seconds
+    without a decision: `{600: "leads", 3600: "head of support"}`. Both are shown with the request
+    and go into notices. They take the right to decide from nobody.
 
     Raises BadAgent for terms that cannot work.
     """
@@ -77,13 +85,40 @@ def ask(
         raise BadAgent(f"ask(on_expiry={on_expiry!r}) never happens without expires_s=….")
     if isinstance(quorum, bool) or not isinstance(quorum, int) or quorum < 1:
         raise BadAgent(f"ask(quorum={quorum!r}) must be 1 or more people.")
+    if not isinstance(to, str):
+        raise BadAgent(f"ask(to={to!r}) must be a name.")
     return Rule(
         when=when,
         expires_s=expires_s,
         on_expiry=on_expiry,
         quorum=quorum,
         not_requester=not_requester,
+        to=to,
+        escalation=_levels(escalate or {}, expires_s),
     )
+
+
+def _levels(escalate: Mapping[float, str], expires_s: float | None) -> tuple[tuple[int, str], ...]:
+    """The steps in the order of time, in ms. Raises BadAgent for those that cannot work."""
+    if not isinstance(escalate, Mapping) or len(escalate) > _MOST_LEVELS:
+        raise BadAgent(
+            f"ask(escalate={escalate!r:.100}): give up to {_MOST_LEVELS} pairs of seconds and "
+            "a name."
+        )
+    for after_s, to in escalate.items():
+        is_number = isinstance(after_s, (int, float)) and not isinstance(after_s, bool)
+        if not is_number or not 0 < after_s <= _LONGEST_S:
+            raise BadAgent(
+                f"ask(escalate={{{after_s!r}: …}}) must be a positive number of seconds."
+            )
+        if not isinstance(to, str) or not to.strip():
+            raise BadAgent(f"ask(escalate={{{after_s!r}: {to!r}}}) needs a name.")
+        if expires_s is not None and after_s >= expires_s:
+            raise BadAgent(
+                f"ask(escalate={{{after_s!r}: …}}) never happens: the request ends after "
+                f"{expires_s:g} s."
+            )
+    return tuple((int(after_s * 1000), to) for after_s, to in sorted(escalate.items()))
 
 
 def rule_of(approval: Approval) -> Rule | None:

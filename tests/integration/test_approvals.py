@@ -13,7 +13,7 @@ from fsm_agent import Agent, Runtime, ask_user, ask_user_within, tool
 from fsm_agent import ask as asking_people
 from fsm_agent.errors import NotAllowed, UnknownTool, UsageError
 from fsm_agent.run import signal
-from fsm_agent.run.delta import Attested, Consented, Intended, Judged, Revoked, Voted
+from fsm_agent.run.delta import Attested, Commented, Consented, Intended, Judged, Revoked, Voted
 from fsm_agent.run.signal import Decided
 from fsm_agent.worker.local import work_due_once
 from tests.conftest import Bench, ScriptedModel, ask, finish, results, turns, until
@@ -71,6 +71,26 @@ async def past(runtime: Runtime, at_ms: int) -> None:
 async def facts(runtime: Runtime, run_id: str, *kinds: type) -> list[Any]:
     history = await runtime.history(run_id)
     return [d for event in history for d in event.record.deltas if isinstance(d, kinds)]
+
+
+# -- comments -------------------------------------------------------------------------------------
+
+
+async def test_what_was_said_of_a_request_is_on_record_with_its_decision(bench: Bench) -> None:
+    desk = Desk()
+    runtime, run_id, (request,) = await waiting(bench, desk, sending(TO_MIA))
+    await runtime.comment(run_id, request.ask_id, "Which Mia?", by="zoe")
+    await runtime.comment(run_id, request.ask_id, "The one in Rome.", by="ann")
+    await runtime.decide(run_id, request.ask_id, "approve", by="leo")
+    assert (await runtime.work(run_id, desk.agent)).status == "done"
+
+    rows = [row for row in await runtime.audit(run_id) if isinstance(row.fact, Commented)]
+    assert [(row.fact.by, row.fact.text) for row in rows] == [
+        ("zoe", "Which Mia?"), ("ann", "The one in Rome."),
+    ]  # fmt: skip
+    (ruled,) = [row for row in await runtime.audit(run_id) if isinstance(row.fact, Attested)]
+    assert {row.seq for row in rows} == {ruled.seq}
+    assert all(row.fact.said_ms <= ruled.fact.decided_ms for row in rows)
 
 
 # -- deadlines ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ LAYERS = (
     ("llm",),
     ("capabilities",),
     ("engine",),
-    ("worker", "observability"),
+    ("worker", "observability", "notify"),
     ("people",),
     ("runtime",),
     ("cli", "inbox"),

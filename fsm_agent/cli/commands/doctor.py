@@ -29,7 +29,7 @@ def doctor_command() -> int:
     green is fine, yellow works with a limit that is named, red breaks a promise. Exit code 1 if
     anything is red.
     """
-    found = [*checks.machine(), *process.run(_store), checks.model()]
+    found = [*checks.machine(), *process.run(_store), checks.model(), checks.webhooks()]
     worst = max((check.level for check in found), key=_ORDER.index)
     for check in found:
         _print(check)

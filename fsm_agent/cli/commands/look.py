@@ -98,8 +98,7 @@ def show_command(run_id: str) -> int:
     async def look() -> tuple[Sequence[EntryEvent], Result, list[str]]:
         async with looking() as runtime:
             result = await runtime.result(run_id)
-            orphans = await runtime.store.orphans(run_id)  # type: ignore[arg-type]
-            reports = [raw.decode(errors="replace") for raw in orphans]
+            reports = [str(orphan) for orphan in await runtime.orphans(run_id)]
             return await runtime.history(run_id), result, reports
 
     events, result, reports = process.run(look)

@@ -14,7 +14,17 @@ from fsm_agent.cli.process import put
 from fsm_agent.cli.settings import common, current
 from fsm_agent.cli.words import RULED_WORDS
 from fsm_agent.people import AuditRow
-from fsm_agent.run.delta import Asked, AskedOn, Attested, Intended, Judged, Ruled, Settled, Voted
+from fsm_agent.run.delta import (
+    Asked,
+    AskedOn,
+    Attested,
+    Commented,
+    Intended,
+    Judged,
+    Ruled,
+    Settled,
+    Voted,
+)
 
 
 @click.command("explain")
@@ -100,6 +110,9 @@ def _words(row: AuditRow) -> list[str]:
             why = f": {one_line(fact.reason, 300)}" if fact.reason else ""
             line = f"{clock(when)}  {words} by {one_line(fact.by, 64)}{how}{why}"
             return [f"{line} (one of several)" if isinstance(fact, Voted) else line]
+        case Commented():
+            said = f"{one_line(fact.by, 64)} said: {one_line(fact.text, 300)}"
+            return [f"{clock(fact.said_ms)}  {said}"]
         case Intended():
             return [f"{at}  started, time {fact.attempt}"]
         case Settled():
