@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, Runtime, ask_user, tool
+from fsm_agent import Agent, Result, Runtime, ask_user, tool
 from fsm_agent import ask as asking_people
+from fsm_agent.llm.model import Reply, StepRequest
+from fsm_agent.run.content import AssistantMessage
 from tests.conftest import ScriptedModel, ask, finish, turns
 from tests.integration.cli_kit import EXAMPLES, Cli, cli, kept_store, model_url, until
 
@@ -204,3 +206,30 @@ def requests_of(terminals: Terminals) -> dict[str, Any]:
     """Tool to request id, from what the first terminal printed."""
     lines = [line for line in terminals.said.splitlines() if "fsm-agent explain" in line]
     return {line.split("# ")[1]: line.split()[3] for line in lines}
+
+
+def test_what_a_child_run_asks_is_shown_and_decided_with_its_parent(
+    cli: Cli, kept_store: str
+) -> None:
+    parent = Agent("chief", tools=[AGENT.as_tool()])
+
+    def answer(request: StepRequest) -> Reply:
+        is_child = any(spec.name == "send" for spec in request.tools)
+        if any(isinstance(message, AssistantMessage) for message in request.messages):
+            return finish()
+        return ask(("send", {"to": "mia"})) if is_child else ask(("teller", {"task": "Send."}))
+
+    async def go(run_id: str | None) -> Result:
+        async with Runtime.open(kept_store, model=ScriptedModel(answer)) as runtime:
+            run_id = run_id or await runtime.start(parent, "Go.", requester="ann")
+            return await runtime.work(run_id, parent)
+
+    waits = asyncio.run(go(None))
+    refused = cli("approve", waits.run_id, "a9-9")
+    done = cli("approve", waits.run_id, "--json")
+
+    assert (waits.status, len(waits.children)) == ("waiting", 1)
+    assert waits.asks[0] in refused.err
+    assert (done.code, done.objects[0]["ask_id"]) == (0, waits.asks[0]), done
+    assert asyncio.run(go(waits.run_id)).status == "done"
+    assert "approved by" in cli("show", *waits.children).out
