@@ -21,6 +21,8 @@ from checkpoints.leases import Heartbeat
 from checkpoints.model import Head, RunId, Status
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
+from fsm_agent.capabilities.output import Misfit
+from fsm_agent.capabilities.thread import carried
 from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.engine import live
 from fsm_agent.engine.children import rouse
@@ -35,7 +37,7 @@ from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
 from fsm_agent.people import People, Request
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import Source, clean_text
-from fsm_agent.run.delta import Created
+from fsm_agent.run.delta import AnyDelta, Carried, Created
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.person import identity
@@ -67,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     closing: str | None = None  # what a tool has said the run ends with, once nothing waits
     sources: tuple[Source, ...] = ()  # that tools gave with their results
     children: tuple[str, ...] = ()  # runs that work for it, and are not over
+    value: Any = None  # the answer, of the agent's output type: where it has one, and was completed
 
 
 def default_store_url() -> str:
@@ -163,12 +166,17 @@ class Runtime(People):
         run_id: str | None = None,
         limits: Limits | None = None,
         requester: str = "",
+        continues: str | None = None,
     ) -> str:
         """Put a new run on record, due now, and return its id. Nobody works on it yet.
 
-        A repeat with the same id, agent and task is the same run. Raises RunExists if the id
-        began with another input, BadRunId, or UsageError for an empty or endless task, and for no
-        `requester` where a tool may not be approved by them.
+        A repeat with the same id, agent and task is the same run. With `continues` the run goes on
+        with the conversation of another one, which has to be over: of what was said in it and
+        before it, as much as half of the window holds is recorded with the new run.
+
+        Raises RunExists if the id began with another input, BadRunId, or UsageError for an empty
+        or endless task, for no `requester` where a tool may not be approved by them, and for a run
+        to continue that is not over; RunNotFound if there is none.
         """
         task = clean_text(task)
         if not task.strip():
@@ -183,15 +191,27 @@ class Runtime(People):
         created = Created(
             agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()
         )
-        record = Record(None, self._deps.clock.wall_ms(), (created,))
+        facts: tuple[AnyDelta, ...] = (created,)
+        if continues is not None:
+            facts = (created, await self._carried(continues, agent))
+        record = Record(None, self._deps.clock.wall_ms(), facts)
         run = apply(Run(run_id=run_id), record)
         await self._deps.store.create(
             RunId(run_id),
-            op=_digest(created),
+            op=_digest(created, continues),
             body=codec.encode(record),
             snapshot=codec.encode_snapshot(snapshot_of(run)),
         )
         return run_id
+
+    async def _carried(self, before: str, agent: Agent) -> Carried:
+        run, _ = await load(RunId(before), self._deps)
+        if not run.is_over:
+            raise UsageError(
+                f"run {before!r} is not over, so nothing can continue it. Say more to it with `say`"
+                ", or wait for its end."
+            )
+        return carried(run, agent)
 
     async def work(self, run_id: str, agent: Agent) -> Result:
         """Claim the run and drive it until it is over or waits.
@@ -203,18 +223,21 @@ class Runtime(People):
         run, park = await work_on(RunId(run_id), agent, self._deps, owner=self._owner)
         if run.parent:
             await rouse(self._deps.store, run.parent, run.run_id, str(run.seq))
-        result = _result(run, park.status if park else "done" if run.answer else "error")
+        result = _result(run, park.status if park else "done" if run.answer else "error", agent)
         return await self._with_asks_of_children(result, run)
 
     async def run(self, agent: Agent, task: str, **options: Any) -> Result:
         """Start a run and work on it: `start` and `work` in one."""
         return await self.work(await self.start(agent, task, **options), agent)
 
-    async def result(self, run_id: str) -> Result:
-        """How the run stands now. Raises RunNotFound or CorruptEntry."""
+    async def result(self, run_id: str, agent: Agent | None = None) -> Result:
+        """How the run stands now; with its `agent`, its `value` too, where the agent has an output.
+
+        Raises RunNotFound or CorruptEntry.
+        """
         head = await self._deps.store.head(RunId(run_id))
         run, _ = await load(RunId(run_id), self._deps)
-        return await self._with_asks_of_children(_result(run, head.status), run)
+        return await self._with_asks_of_children(_result(run, head.status, agent), run)
 
     async def _with_asks_of_children(self, result: Result, run: Run) -> Result:
         if run.is_over or not run.children:
@@ -379,13 +402,15 @@ def _check_requester(agent: Agent, requester: str) -> None:
         )
 
 
-def _digest(created: Created) -> str:
+def _digest(created: Created, continues: str | None) -> str:
     """Equal for the same input, whatever version of the agent's code starts it."""
-    given = replace_fields(created, fingerprint="")
-    return hashlib.sha256(msgspec.msgpack.encode(given)).hexdigest()[:32]
+    given = msgspec.msgpack.encode(replace_fields(created, fingerprint=""))
+    if continues is not None:
+        given += continues.encode()
+    return hashlib.sha256(given).hexdigest()[:32]
 
 
-def _result(run: Run, status: Status) -> Result:
+def _result(run: Run, status: Status, agent: Agent | None = None) -> Result:
     answer, failure = run.answer, run.failure
     return Result(
         run_id=run.run_id,
@@ -399,7 +424,16 @@ def _result(run: Run, status: Status) -> Result:
         asks=() if run.is_over else tuple(ask.ask_id for ask in run.open_asks),
         closing=_closing(run),
         sources=run.sources,
+        value=_value(run, agent),
     )
+
+
+def _value(run: Run, agent: Agent | None) -> Any:
+    if agent is None or agent.output is None or not (run.answer and run.answer.is_completed):
+        return None
+    with suppress(Misfit):  # a tool that ended the run may have said anything
+        return agent.output.read(run.answer.text)
+    return None
 
 
 def _closing(run: Run) -> str | None:

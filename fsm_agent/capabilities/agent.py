@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from fsm_agent.context.tokens import DEFAULT_REPLY_TOKENS, tokens_of
 from fsm_agent.errors import BadAgent
 from fsm_agent.labels.protocol import DEFAULT, LabelProtocol
 from fsm_agent.llm.model import ToolSpec
 from fsm_agent.run.limits import Limits
+from fsm_agent.run.record import Run
 from fsm_agent.tools.registry import Registry, Tool, tool
 
 from .delegate import agent_tool
+from .hooks import Hooks
+from .output import Misfit, Output, json_of
+from .phase import Capability, Phase, Wanted
+
+PHASE_CHARS = 6_000  # of what a phase tells the model anew for each request, such as a plan
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the model is told, offered and allowed in its next turn."""
+
+    phase: Phase
+    instructions: str
+    tools: tuple[ToolSpec, ...]
+    protocol: LabelProtocol | None
+    is_last: bool  # a terminal label ends the run, not only the phase
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that a correction may name."""
+        return self.protocol.allowed if self.protocol else ()
+
+    def is_end(self, label: str | None) -> bool:
+        """Whether a reply under this label ends the run."""
+        return self.is_last and (self.protocol is None or label in self.protocol.terminal)
+
+    def has_tool(self, name: str) -> bool:
+        return any(spec.name == name for spec in self.tools)
 
 
 class Agent:
@@ -26,7 +59,13 @@ class Agent:
     the model is shown; the whole is kept beside it. With `may_rescue` an unlabelled reply is kept
     as the answer, marked as not completed, once repairs are used up.
 
-    Raises BadAgent if two tools share a name, or a number makes no sense.
+    `output` is the type of the final answer, such as a msgspec Struct: the model is told its
+    schema, what does not fit is corrected like any violation, and `Result.value` is the value.
+    `hooks` are functions of the host. `capability` says which phases a run goes through, and takes
+    the place of `protocol`; without one there is a single phase, the plain loop.
+
+    Raises BadAgent if two tools share a name, a phase offers a tool that is not there, the output
+    cannot be a type, or a number makes no sense.
     """
 
     def __init__(
@@ -44,6 +83,9 @@ class Agent:
         parallel_calls: int = 8,
         batch_output_chars: int = 60_000,
         may_rescue: bool = True,
+        capability: Capability | None = None,
+        output: Any = None,
+        hooks: Hooks | None = None,
     ) -> None:
         if not name or len(name) > 64:
             raise BadAgent(f"{name!r} is not a name for an agent. Use 1 to 64 characters.")
@@ -53,8 +95,7 @@ class Agent:
             )
         self.name = name
         self.instructions = instructions
-        self.registry = Registry(_as_tool(each) for each in tools)
-        self.protocol = protocol
+        self.capability = capability or Capability(Phase(name="", protocol=protocol))
         self.limits = limits or Limits()
         self.model = model
         self.max_tokens = max_tokens
@@ -63,30 +104,42 @@ class Agent:
         self.parallel_calls = parallel_calls
         self.batch_output_chars = batch_output_chars
         self.may_rescue = may_rescue
-        self._specs = tuple(ToolSpec(*spec) for spec in self.registry.specs())
-        taught = len(protocol.describe()) if protocol else 0
+        self.output = Output(output) if output is not None else None
+        self.hooks = hooks or Hooks()
+        self._equip(tools)
+
+    def _equip(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> None:
+        self.registry = Registry(as_tools(tools))
+        specs = tuple(ToolSpec(*spec) for spec in self.registry.specs())
+        self._specs = {phase.name: self._offered(phase, specs) for phase in self.capability.phases}
+        told = self.output.taught if self.output else ""
         self._overhead_chars = (
-            len(instructions)
-            + taught
-            + sum(len(s.description) + len(str(s.parameters)) for s in self._specs)
+            len(self.instructions) + len(told) + max(map(self._weight, self.capability.phases))
         )
+
+    def _offered(self, phase: Phase, specs: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+        if phase.tools is None:
+            return specs
+        missing = set(phase.tools).difference(spec.name for spec in specs)
+        if missing:
+            raise BadAgent(
+                f"agent {self.name!r}: phase {phase.name!r} offers {', '.join(sorted(missing))}, "
+                "which is none of its tools."
+            )
+        return tuple(spec for spec in specs if spec.name in phase.tools)
+
+    def _weight(self, phase: Phase) -> int:
+        """Characters that a request of the phase carries besides the messages, roughly."""
+        taught = len(phase.protocol.describe()) if phase.protocol else 0
+        told = 0 if len(self.capability.phases) == 1 else PHASE_CHARS
+        specs = self._specs[phase.name]
+        return taught + told + sum(len(s.description) + len(str(s.parameters)) for s in specs)
 
     def with_tools(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> Agent:
         """The same agent with other tools."""
-        return Agent(
-            self.name,
-            self.instructions,
-            tools=tools,
-            protocol=self.protocol,
-            limits=self.limits,
-            model=self.model,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            context_tokens=self.context_tokens,
-            parallel_calls=self.parallel_calls,
-            batch_output_chars=self.batch_output_chars,
-            may_rescue=self.may_rescue,
-        )
+        other = copy.copy(self)
+        other._equip(tools)
+        return other
 
     def as_tool(self, **settings: Any) -> Tool[..., Any]:
         """This agent as a tool of another one: a call is a run of its own, with its own journal.
@@ -97,6 +150,11 @@ class Agent:
         child asks a person is listed with the parent, and a cancel of the parent ends it.
         """
         return agent_tool(self, **settings)
+
+    @property
+    def protocol(self) -> LabelProtocol | None:
+        """The vocabulary of the phase that ends a run."""
+        return self.capability.last.protocol
 
     @property
     def reply_tokens(self) -> int:
@@ -110,35 +168,75 @@ class Agent:
 
     @property
     def overhead_chars(self) -> int:
-        """Characters that every request carries besides the messages."""
+        """Characters that every request carries besides the messages, roughly."""
         return self._overhead_chars
 
-    def offered_tools(self, *, is_finalising: bool) -> tuple[ToolSpec, ...]:
-        """The tools that the model is shown; none while a finish is forced."""
-        return () if is_finalising else self._specs
+    def offer(self, run: Run) -> Offer:
+        """What the model gets in the run's next turn. Raises UsageError for an unknown phase.
 
-    def offered_protocol(self, *, is_finalising: bool) -> LabelProtocol | None:
-        """The vocabulary as it applies now: no tool label where there are no tools."""
-        if self.protocol is None:
-            return None
-        if is_finalising:
-            return self.protocol.only(self.protocol.terminal)
-        return self.protocol if self._specs else self.protocol.without_tools()
+        While a finish is forced: no tools, and only the labels that end the run. Where there are
+        no tools there is no tool label.
+        """
+        phase = self.capability.phase(run)
+        is_last, protocol = phase is self.capability.last, phase.protocol
+        is_finalising = run.final_turns_left is not None
+        tools = () if is_finalising else self._specs[phase.name]
+        if protocol and is_finalising:
+            protocol = protocol.only(protocol.terminal)
+        elif protocol and phase.allows:
+            protocol = protocol.only(phase.allows(run))
+        if protocol and not tools:
+            protocol = protocol.without_tools()
+        told = [self.instructions, phase.tells(run)]
+        if is_last and self.output:
+            told.append(self.output.taught)
+        instructions = "\n\n".join(filter(None, told))
+        return Offer(phase, instructions, tools, protocol, is_last)
 
-    def allowed_labels(self, *, is_finalising: bool = False) -> tuple[str, ...]:
-        """The labels that a correction may name."""
-        protocol = self.offered_protocol(is_finalising=is_finalising)
-        return tuple(protocol.allowed) if protocol else ()
+    def due_calls(self, run: Run) -> tuple[Wanted, ...]:
+        """Calls that are to be made now without asking the model; none while it must finish."""
+        if run.final_turns_left is not None:
+            return ()
+        return tuple(self.capability.phase(run).calls(run))
+
+    def objection_to(self, run: Run, answer: str) -> tuple[str, str]:
+        """The violation that an answer is, and what is wrong with it in words for the model.
+
+        Both are '' for an answer that may stand.
+        """
+        if self.output:
+            try:
+                self.output.read(answer)
+            except Misfit as misfit:
+                return "invalid_output", f"The answer cannot be used. {misfit}"
+            return "", ""
+        objection = self.capability.last.objects(run, answer)
+        return ("refused_answer", objection) if objection else ("", "")
+
+    def finished(self, run: Run, answer: str) -> str:
+        """An accepted answer as it goes on record: bare JSON where it is data."""
+        return json_of(answer) if self.output else self.capability.last.finishes(run, answer)
+
+    def value_of(self, answer: str) -> Any:
+        """The answer as a value of the output type; the text itself where there is none.
+
+        Raises Misfit.
+        """
+        return self.output.read(answer) if self.output else answer
 
     def fingerprint(self) -> str:
-        """A digest of what a stored run relies on: tools with their schemas, and the protocol."""
-        parts = [self.registry.fingerprint(), repr(self.protocol)]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        """A digest of what a stored run relies on: tools with their schemas, and the protocols."""
+        protocols = [phase.protocol for phase in self.capability.phases]
+        told = msgspec.json.encode(protocols, order="deterministic")  # sets in a stable order
+        return hashlib.sha256(self.registry.fingerprint().encode() + told).hexdigest()[:16]
 
     def __repr__(self) -> str:
         names: Sequence[str] = self.registry.names
         return f"Agent({self.name!r}, tools=[{', '.join(names)}])"
 
 
-def _as_tool(each: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
-    return each if isinstance(each, Tool) else tool(each)
+def as_tools(
+    given: Iterable[Tool[..., Any] | Callable[..., Any]],
+) -> tuple[Tool[..., Any], ...]:
+    """Each as a tool; plain functions count as `unsafe`."""
+    return tuple(each if isinstance(each, Tool) else tool(each) for each in given)

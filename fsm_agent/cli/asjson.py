@@ -62,7 +62,9 @@ def audit(row: AuditRow) -> JsonObject:
 
 def result(result: Result) -> JsonObject:
     """How a run stands."""
-    return {"event": "result"} | _plain(result)
+    shown = {"event": "result"} | _plain(result)
+    del shown["value"]  # any type; its JSON is the answer
+    return shown
 
 
 def head(head: Head) -> JsonObject:

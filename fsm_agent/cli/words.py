@@ -14,11 +14,13 @@ from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
     Began,
+    Carried,
     Commented,
     Consented,
     Created,
     Delegated,
     Detailed,
+    Entered,
     Failed,
     Finalising,
     Hinted,
@@ -27,12 +29,16 @@ from fsm_agent.run.delta import (
     ModelFailed,
     Nested,
     Observed,
+    Planned,
+    Proposed,
+    Raised,
     Replied,
     Resumed,
     Revoked,
     Ruled,
     Settled,
     Signed,
+    Stepped,
     Voted,
 )
 from fsm_agent.run.event import EntryEvent
@@ -137,6 +143,24 @@ class Story:
                 return []
             case Nested():
                 return [Line("created", f"works for run {one_line(delta.parent, 64)}", "quiet")]
+            case Carried():
+                count = f"{len(delta.messages)} messages"
+                text = f"goes on with the conversation of run {one_line(delta.before, 64)}"
+                return [Line("created", text, "quiet", more=count)]
+            case Entered():
+                return [Line(self._place, f"begins: {one_line(delta.phase, 64)}", more=delta.note)]
+            case Planned():
+                return self._planned(delta)
+            case Stepped():
+                tone: Tone = "good" if delta.status == "done" else "warn"
+                return [Line(self._place, f"step {delta.step + 1} {delta.status}", tone)]
+            case Raised():
+                texts = "; ".join(one_line(question, 80) for question in delta.questions)
+                return [Line(self._place, f"asks besides: {texts}")]
+            case Proposed():
+                self.calls |= {call.call_id: call for call in delta.calls}
+                names = self.names(call.call_id for call in delta.calls)
+                return [Line("think", f"that is {names}", "quiet")]
             case Delegated():
                 more = f"{delta.grant_tokens:,} tokens set aside"
                 return [Line("act", f"as run {one_line(delta.child, 64)}", "quiet", more=more)]
@@ -183,6 +207,12 @@ class Story:
                 return [Line("error", f"{delta.reason}: {one_line(delta.message, 300)}", "bad")]
             case _:
                 assert_never(delta)
+
+    def _planned(self, planned: Planned) -> list[Line]:
+        plural = "step" if len(planned.steps) == 1 else "steps"
+        head = f"{len(planned.steps)} {'more ' if planned.is_more else ''}{plural}"
+        lines = [Line(self._place, f"has a plan of {head}")]
+        return lines + [Line("", f"- {one_line(step, 100)}", "quiet") for step in planned.steps]
 
     def _created(self, created: Created) -> Line:
         self.limits = created.limits

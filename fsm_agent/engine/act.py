@@ -32,6 +32,7 @@ from .children import Stuck, Waits, cancel_children, work_on_child
 from .deps import Deps
 from .ending import ending
 from .expiry import expire_due, soonest_s
+from .host import HostFailed, ask_host
 from .mail import take_mail
 from .outcome import Move, Outcome, Park
 from .session import Interrupted, Session
@@ -378,7 +379,23 @@ class _Batch:
             return (self._session.ask(pause.asked, pause.question),)
         shown = fitted(run, call_id, result, self._agent.batch_output_chars)
         blob = await self._put_blob(shown.full) if shown.full is not None else ""
-        return facts_of(call_id, msgspec.structs.replace(result, text=shown.text), blob)
+        facts = facts_of(call_id, msgspec.structs.replace(result, text=shown.text), blob)
+        return await self._as_told_by_host(facts)
+
+    async def _as_told_by_host(self, facts: tuple[AnyDelta, ...]) -> tuple[AnyDelta, ...]:
+        """The facts of a result with the text that the host wants the model to see."""
+        hooks, run = self._agent.hooks, self._session.run
+        *details, settled = facts
+        assert isinstance(settled, Settled)
+        call = run.call(settled.call_id).call
+        try:
+            said = await ask_host(
+                hooks.after_tool, "after_tool", hooks.timeout_s, run, call, settled
+            )
+        except HostFailed as error:
+            self._ending = error.failed  # the result goes on record first: the tool has run
+            return facts
+        return facts if said is None else (*details, msgspec.structs.replace(settled, text=said))
 
     async def _put_blob(self, data: bytes) -> str:
         try:

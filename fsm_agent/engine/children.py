@@ -162,7 +162,7 @@ def _result(run: Run, tool: AgentTool) -> Result:
         text = f"{tool.agent.name} (run {run.run_id}) did not finish. {why}"
         return Result(
             status="error", text=text, took_ms=took_ms, spent_tokens=run.spent_tokens,
-            sources=run.sources,
+            sources=run.sources, raised=run.raised,
         )  # fmt: skip
     shown = show(run.answer.text, tool.max_output_chars)
     return Result(
@@ -172,4 +172,5 @@ def _result(run: Run, tool: AgentTool) -> Result:
         took_ms=took_ms,
         spent_tokens=run.spent_tokens,
         sources=run.sources,
+        raised=run.raised,
     )

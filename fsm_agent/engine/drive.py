@@ -13,6 +13,7 @@ from .act import act
 from .children import cancel_children
 from .deps import Deps
 from .ending import ending
+from .host import HostFailed
 from .observe import observe
 from .outcome import Outcome, Park
 from .reflect import reflect
@@ -47,6 +48,9 @@ async def drive(session: Session, agent: Agent, deps: Deps) -> Park | None:
             outcome = await HANDLERS[session.run.state](session, agent, deps)
         except Interrupted:
             continue
+        except HostFailed as error:
+            end_now(session, error.failed, "was ended by its host")
+            break
         if isinstance(outcome, Park):
             if session.cancel:
                 continue  # it came in the handler's last wait, and would count as seen

@@ -17,12 +17,13 @@ from checkpoints.errors import (
 )
 from checkpoints.model import Claim, Entry, RunId
 from fsm_agent.capabilities.agent import Agent
+from fsm_agent.context.tokens import tokens_of
 from fsm_agent.context.window import Window
 from fsm_agent.errors import BadAgent, CorruptRecord
 from fsm_agent.run import codec, evidence
 from fsm_agent.run.delta import Failed
 from fsm_agent.run.evidence import Orphan
-from fsm_agent.run.record import Record, Run, apply
+from fsm_agent.run.record import Record, Run, apply, message_size
 
 from .deps import Deps
 from .drive import drive, end_now
@@ -76,7 +77,9 @@ async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
             f"run {run.run_id!r} belongs to the agent {run.agent!r}, not to {agent.name!r}. "
             "Name the right agent with --agent."
         )
-    session = Session(run, claim, chain, deps, Window(agent.message_tokens))
+    history_tokens = sum(tokens_of(message_size(message)) for message in run.history)
+    room = max(1, agent.message_tokens - history_tokens)
+    session = Session(run, claim, chain, deps, Window(room))
     if claim.head.mail:
         await session.read_mail()
     return session

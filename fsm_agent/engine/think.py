@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fsm_agent.capabilities.agent import Agent
+import msgspec
+
+from fsm_agent.capabilities.agent import Agent, Offer
+from fsm_agent.capabilities.phase import Wanted
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.errors import MissingSetting, ProviderError, UsageError
 from fsm_agent.llm.model import Piece, Reply, RequestedCall, StepRequest
@@ -15,6 +18,7 @@ from fsm_agent.run.delta import (
     Began,
     Failed,
     ModelFailed,
+    Proposed,
     Replied,
     Signed,
 )
@@ -24,6 +28,7 @@ from fsm_agent.run.signal import Said
 from fsm_agent.run.state import Trigger
 
 from .deps import Deps
+from .host import HostFailed, ask_host
 from .outcome import Move, Outcome, Park
 from .session import Session
 
@@ -40,8 +45,11 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
 
     Raises Interrupted if a cancel request came, and ProviderError where only an operator can
     help (a wrong key, no credit, an unknown model) or an outage goes on for too long: the run is
-    parked then, with nothing lost.
+    parked then, with nothing lost. Calls that are due by the plan are made without asking the
+    model. Raises HostFailed where a hook does.
     """
+    if due := agent.due_calls(session.run):
+        return Move(Trigger.CALLS, (_proposed(due, session.run.seq + 1),))
     wait_ms = session.run.wake_ms - session.now_ms()
     if wait_ms > deps.settings.park_after_s * 1000:
         return Park("sleeping", session.run.wake_ms)
@@ -49,6 +57,7 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         await session.flush()
         with session.interruptible():
             await deps.clock.sleep(wait_ms / 1000)
+    offer = agent.offer(session.run)
     reserve = reserve_of(session.run, agent)
     # The reserve of an attempt that died counts: it may have been billed, and Began adds it.
     spent = session.run.spent_tokens + session.run.reserved_tokens
@@ -58,7 +67,9 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
     await session.flush()
     try:
         with session.interruptible():
-            reply = await deps.model.step(_request(session, agent), _teller(session.run, deps))
+            reply = await deps.model.step(
+                _request(session, agent, offer), _teller(session.run, deps)
+            )
     except ProviderError as error:
         return await _after_failure(session, deps, error)
     except MissingSetting as error:
@@ -67,7 +78,7 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         raise
     if session.has_new_mail:
         await session.read_mail()
-    return _after_reply(session, agent, reply)
+    return await _after_reply(session, agent, offer, reply)
 
 
 def reserve_of(run: Run, agent: Agent) -> int:
@@ -84,14 +95,13 @@ def _no_tokens_left(run: Run, reserve: int) -> str:
     )
 
 
-def _request(session: Session, agent: Agent) -> StepRequest:
+def _request(session: Session, agent: Agent, offer: Offer) -> StepRequest:
     run = session.run
-    is_finalising = run.final_turns_left is not None
     return StepRequest(
-        instructions=agent.instructions,
-        messages=session.window.view(run.messages),
-        tools=agent.offered_tools(is_finalising=is_finalising),
-        protocol=agent.offered_protocol(is_finalising=is_finalising),
+        instructions=offer.instructions,
+        messages=(*run.history, *session.window.view(run.messages)),
+        tools=offer.tools,
+        protocol=offer.protocol,
         model=agent.model,
         max_tokens=agent.max_tokens,
         temperature=agent.temperature,
@@ -146,7 +156,7 @@ def _back_off_ms(run: Run, deps: Deps, error: ProviderError) -> int:
     return int(wait_s * (0.5 + deps.jitter() / 2) * 1000)
 
 
-def _after_reply(session: Session, agent: Agent, reply: Reply) -> Outcome:
+async def _after_reply(session: Session, agent: Agent, offer: Offer, reply: Reply) -> Outcome:
     run = session.run
     violation: str | None = reply.violation
     if violation == "invalid_arguments":
@@ -156,7 +166,7 @@ def _after_reply(session: Session, agent: Agent, reply: Reply) -> Outcome:
     excess = _excess(reply)
     if excess:
         violation = "too_long"
-    calls = () if violation else _calls(reply.calls, run.seq + 1)
+    calls = () if violation else _calls(reply.calls, run.seq + 1, agent, offer)
     replied = Replied(
         label=reply.label,
         text=_cut(reply.text, MAX_REPLY_BYTES),
@@ -172,9 +182,47 @@ def _after_reply(session: Session, agent: Agent, reply: Reply) -> Outcome:
     if calls:
         signed = (Signed(clean_text(reply.replay)),) if reply.replay else ()
         return Move(Trigger.CALLS, (replied, *signed))
-    if _is_terminal(agent, reply.label) and not _has_words(session):
-        return Move(Trigger.ANSWERED, (replied, Answered(replied.text, why=run.final_why)))
-    return Move(Trigger.REPLIED, (replied,))
+    if reader := offer.phase.reads.get(reply.label or ""):
+        return _as_calls(run, replied, reader(run, replied.text))
+    if not offer.is_end(reply.label) or _has_words(session):
+        return Move(Trigger.REPLIED, (replied,))
+    try:
+        violation, detail = await _objection(run, agent, replied.text)
+    except HostFailed:
+        session.stage(Trigger.REPLIED, replied)  # what the model said is kept
+        raise
+    if violation:
+        void = msgspec.structs.replace(replied, violation=violation, detail=detail)
+        return Move(Trigger.REPLIED, (void,))
+    answered = Answered(clean_text(agent.finished(run, replied.text)), why=run.final_why)
+    return Move(Trigger.ANSWERED, (replied, answered))
+
+
+def _as_calls(run: Run, replied: Replied, read: Sequence[Wanted] | str) -> Move:
+    """The arrow of a reply whose text stands for calls, if it could be read as some."""
+    if isinstance(read, str):
+        void = msgspec.structs.replace(replied, violation="unreadable", detail=clean_text(read))
+        return Move(Trigger.REPLIED, (void,))
+    return Move(Trigger.CALLS, (replied, _proposed(read, run.seq + 1)))
+
+
+def _proposed(wanted: Sequence[Wanted], seq: int) -> Proposed:
+    calls = (
+        Call(f"c{seq}-{index}", each.tool, canonical_json(each.arguments))
+        for index, each in enumerate(wanted)
+    )
+    return Proposed(tuple(calls))
+
+
+async def _objection(run: Run, agent: Agent, answer: str) -> tuple[str, str]:
+    """What keeps an answer from standing: the agent's own checks, then the host's."""
+    violation, detail = agent.objection_to(run, answer)
+    hooks = agent.hooks
+    if violation or hooks.validate_terminal is None:
+        return violation, clean_text(detail)
+    value = agent.value_of(answer)
+    said = await ask_host(hooks.validate_terminal, "validate_terminal", hooks.timeout_s, run, value)
+    return ("refused_answer", said) if said else ("", "")
 
 
 def _has_words(session: Session) -> bool:
@@ -200,18 +248,22 @@ def _cut(text: str, most_bytes: int) -> str:
     return raw[:most_bytes].decode(errors="ignore") + " [… cut]"
 
 
-def _is_terminal(agent: Agent, label: str | None) -> bool:
-    return agent.protocol is None or label in agent.protocol.terminal
-
-
-def _calls(requested: tuple[RequestedCall, ...], seq: int) -> tuple[Call, ...]:
+def _calls(
+    requested: tuple[RequestedCall, ...], seq: int, agent: Agent, offer: Offer
+) -> tuple[Call, ...]:
     """Our calls: their ids come from the journal position, so a provider's repeats do no harm."""
-    return tuple(_call(call, f"c{seq}-{index}") for index, call in enumerate(requested))
+    return tuple(
+        _call(call, f"c{seq}-{index}", agent, offer) for index, call in enumerate(requested)
+    )
 
 
-def _call(requested: RequestedCall, call_id: str) -> Call:
+def _call(requested: RequestedCall, call_id: str, agent: Agent, offer: Offer) -> Call:
     name = _cut(requested.name, MAX_NAME_BYTES)
     raw = _cut(requested.raw_arguments, MAX_ARGUMENT_BYTES)
+    if name in agent.registry and not offer.has_tool(name):
+        offered = ", ".join(spec.name for spec in offer.tools) or "none"
+        problem = f"{name} is not offered now. Offered: {offered}"
+        return Call(call_id, name, raw, problem)
     if requested.arguments is None:
         problem = requested.problem or "the arguments are not a JSON object"
         return Call(call_id, name, raw, clean_text(problem))

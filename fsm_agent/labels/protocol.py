@@ -29,6 +29,7 @@ class LabelProtocol(msgspec.Struct, frozen=True, kw_only=True):
     final: frozenset[str] = frozenset()
     tool_label: str | None = None
     accept_bare_calls: bool = False  # tool calls without a label count as the tool label
+    meanings: dict[str, str] = {}  # what the model is told of a label, where its class says less
 
     def __post_init__(self) -> None:
         for name in ("terminal", "intermediate", "final"):
@@ -57,6 +58,7 @@ class LabelProtocol(msgspec.Struct, frozen=True, kw_only=True):
             intermediate=self.intermediate & kept,
             final=self.final & kept,
             tool_label=self.tool_label if self.tool_label in kept else None,
+            meanings={label: text for label, text in self.meanings.items() if label in kept},
         )
 
     def without_tools(self) -> LabelProtocol:
@@ -77,6 +79,8 @@ class LabelProtocol(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _meaning(self, label: str) -> str:
+        if label in self.meanings:
+            return self.meanings[label]
         if label == self.tool_label:
             return "you call one or more tools in this reply; a call needs this label."
         reader = (
@@ -111,6 +115,7 @@ def _check_classes(protocol: LabelProtocol) -> None:
         "intermediate": protocol.intermediate,
         "final": protocol.final,
         "tool_label": frozenset({protocol.tool_label} if protocol.tool_label is not None else ()),
+        "meanings": frozenset(protocol.meanings),
     }
     for name, members in classes.items():
         strange = members.difference(protocol.allowed)

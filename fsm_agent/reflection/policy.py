@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from fsm_agent.run.delta import ModelFailed
 from fsm_agent.run.record import Run
 
@@ -28,16 +30,19 @@ def reflect(
         return repaired
     spent = budgets.check(run, now_ms, next_reserve_tokens=next_reserve_tokens)
     if not isinstance(spent, Continue):
-        return _within_limits(run, spent)
+        return within_limits(run, spent)
     if isinstance(run.last, ModelFailed):
         return Continue()
     looped = loops.check(run)
     if isinstance(looped, (Finalise, Stop)) or isinstance(repaired, Continue):
-        return _within_limits(run, looped)
+        return within_limits(run, looped)
     return repaired
 
 
-def _within_limits(run: Run, verdict: Verdict) -> Verdict:
+V = TypeVar("V", bound=Verdict)
+
+
+def within_limits(run: Run, verdict: V) -> V | Finish:
     """The verdict, or a fallback at once where no turn is allowed for a forced finish."""
     if isinstance(verdict, Finalise) and run.limits.final_turns < 1:
         return Finish(_fallback(run, verdict.why), is_completed=False, why=verdict.why)

@@ -9,13 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from .content import Call, EffectClass, ResultStatus, Source, Usage
+from .content import Call, EffectClass, Message, ResultStatus, Source, Usage
 from .limits import Limits
 
 AskKind = Literal["approval", "question", "in_doubt"]
 Verb = Literal["approve", "reject", "edit", "answer", "happened", "rerun", "fail", "expire"]
 OnExpiry = Literal["reject", "fail_run", "approve"]
-HintKind = Literal["repair", "warning", "final", "failure"]
+HintKind = Literal["repair", "warning", "final", "failure", "host"]
+StepStatus = Literal["done", "partial", "failed", "dropped"]
 FailureReason = Literal[
     "model", "turns", "tokens", "tool_calls", "wall_time", "errors", "repairs", "loop", "poison",
     "cancelled", "tool_missing", "host", "expired",
@@ -44,6 +45,41 @@ class Nested(Delta, frozen=True, tag="nested"):
 
     parent: str  # run id
     call_id: str
+
+
+class Carried(Delta, frozen=True, tag="carried"):
+    """The run goes on with a conversation: what was said before it. In its first entry."""
+
+    before: str  # run id of the run whose conversation it is
+    messages: tuple[Message, ...]
+    left_out: int = 0  # older messages, for which there was no room
+
+
+class Entered(Delta, frozen=True, tag="entered"):
+    """The run is in this phase of its capability from here on."""
+
+    phase: str
+    note: str = ""  # what the model is told of it
+
+
+class Planned(Delta, frozen=True, tag="planned"):
+    """What is to be done, in order: in place of the steps that are still open, or after them."""
+
+    steps: tuple[str, ...]
+    is_more: bool = False
+
+
+class Stepped(Delta, frozen=True, tag="stepped"):
+    """A step of the plan is no longer open. What came of it is in the conversation."""
+
+    step: int  # index in the run's plan
+    status: StepStatus
+
+
+class Raised(Delta, frozen=True, tag="raised"):
+    """Questions beyond the run's own task, for whoever asked for it."""
+
+    questions: tuple[str, ...]
 
 
 class Resumed(Delta, frozen=True, tag="resumed"):
@@ -86,6 +122,12 @@ class Signed(Delta, frozen=True, tag="signed"):
     """What the provider signed of the reply before it, and wants back with the calls' results."""
 
     replay: str  # JSON, see SignedMessage
+
+
+class Proposed(Delta, frozen=True, tag="proposed"):
+    """Calls that the model did not write as such: read from its text, or due by the plan."""
+
+    calls: tuple[Call, ...]
 
 
 class ModelFailed(Delta, frozen=True, tag="model_failed"):
@@ -224,6 +266,7 @@ class Detailed(Delta, frozen=True, tag="detailed"):
     arguments: str = ""  # those that really ran, where a retry was given smaller ones
     sources: tuple[Source, ...] = ()
     spent_tokens: int = 0  # by a child run
+    raised: tuple[str, ...] = ()  # questions that a child run hands up
 
 
 class Settled(Delta, frozen=True, tag="settled"):
@@ -267,7 +310,8 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 
 AnyDelta = (
-    Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked | AskedOn
-    | Judged | Voted | Commented | Ruled | Attested | Consented | Revoked | Intended | Delegated
-    | Detailed | Settled | Hinted | Finalising | Answered | Failed
+    Created | Nested | Carried | Entered | Planned | Stepped | Raised | Resumed | Observed | Began
+    | Replied | Signed | Proposed | ModelFailed | Asked | AskedOn | Judged | Voted | Ruled
+    | Attested | Consented | Revoked | Intended | Delegated | Detailed | Settled | Hinted
+    | Finalising | Answered | Failed | Commented
 )  # fmt: skip

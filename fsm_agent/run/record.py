@@ -28,11 +28,13 @@ from .delta import (
     AnyDelta,
     Asked,
     Began,
+    Carried,
     Commented,
     Consented,
     Created,
     Delegated,
     Detailed,
+    Entered,
     Failed,
     Finalising,
     Hinted,
@@ -41,12 +43,17 @@ from .delta import (
     ModelFailed,
     Nested,
     Observed,
+    Planned,
+    Proposed,
+    Raised,
     Replied,
     Resumed,
     Revoked,
     Ruled,
     Settled,
     Signed,
+    Stepped,
+    StepStatus,
     Voted,
 )
 from .limits import Limits
@@ -68,7 +75,14 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     deltas: tuple[AnyDelta, ...]
 
 
-Phase = Literal["open", "waiting", "started", "settled"]
+CallPhase = Literal["open", "waiting", "started", "settled"]
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a run's plan."""
+
+    text: str
+    status: StepStatus | Literal["open"] = "open"
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -88,9 +102,10 @@ class OpenCall(msgspec.Struct, frozen=True):
     result: Settled | None = None
     delegated: Delegated | None = None
     detail: Detailed | None = None
+    is_proposed: bool = False  # the model did not write it as a call: see Proposed
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> CallPhase:
         if self.result:
             return "settled"
         if self.ask:
@@ -143,6 +158,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failed | None = None
     sources: tuple[Source, ...] = ()  # that results came with, each once
     parent: str = ""  # the run that this one works for
+    carried: Carried | None = None  # the conversation that it goes on with
+    phase: str = ""  # of its capability; '' before the first
+    plan: tuple[Step, ...] = ()
+    plans: int = 0  # how often one was made
+    raised: tuple[str, ...] = ()  # questions beyond its own task
 
     @property
     def has_attempt(self) -> bool:
@@ -167,6 +187,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """What was said before the run's own first message."""
+        if self.carried is None:
+            return ()
+        if not self.carried.left_out:
+            return self.carried.messages
+        note = NoteMessage(f"[{self.carried.left_out} earlier messages are left out here.]")
+        return (note, *self.carried.messages)
+
+    @property
+    def open_steps(self) -> tuple[int, ...]:
+        """Indices of the steps that are still to be done."""
+        return tuple(index for index, step in enumerate(self.plan) if step.status == "open")
 
     @property
     def open_asks(self) -> tuple[Asked, ...]:
@@ -251,6 +286,20 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             )
         case Nested():
             return replace(run, parent=delta.parent)
+        case Carried():
+            chars = sum(map(message_size, delta.messages))
+            return replace(run, carried=delta, message_chars=run.message_chars + chars)
+        case Entered():
+            # What was repeated in one phase is no loop in the next.
+            run = replace(run, phase=delta.phase, steps=())
+            return _say(run, NoteMessage(delta.note)) if delta.note else run
+        case Planned():
+            return _fold_plan(run, delta)
+        case Stepped():
+            return _fold_step(run, delta)
+        case Raised():
+            known = dict.fromkeys((*run.raised, *delta.questions))
+            return replace(run, raised=tuple(known))
         case Resumed():
             idle = max(0, delta.claimed_ms - run.updated_ms) if run.begun_ms else 0
             return replace(
@@ -276,6 +325,9 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             return _fold_reply(run, delta)
         case Signed():
             return _fold_signature(run, delta)
+        case Proposed():
+            calls = (OpenCall(call, call.arguments, is_proposed=True) for call in delta.calls)
+            return replace(run, calls=tuple(calls), step=run.seq)
         case ModelFailed():
             return replace(
                 run,
@@ -374,6 +426,22 @@ def _fold_reply(run: Run, reply: Replied) -> Run:
     return _say(run, AssistantMessage(reply.label, draft)) if draft else run
 
 
+def _fold_plan(run: Run, planned: Planned) -> Run:
+    new = tuple(map(Step, planned.steps))
+    if planned.is_more:
+        return replace(run, plan=(*run.plan, *new))
+    kept = (step for step in run.plan if step.status != "open")
+    return replace(run, plan=(*kept, *new), plans=run.plans + 1)
+
+
+def _fold_step(run: Run, stepped: Stepped) -> Run:
+    if not 0 <= stepped.step < len(run.plan):
+        raise CorruptRecord(f"step {stepped.step + 1} of a plan that has {len(run.plan)}")
+    plan = list(run.plan)
+    plan[stepped.step] = replace(plan[stepped.step], status=stepped.status)
+    return replace(run, plan=tuple(plan))
+
+
 def _fold_signature(run: Run, signed: Signed) -> Run:
     """It belongs to the reply that was said last."""
     *before, last = run.messages
@@ -436,13 +504,18 @@ def _fold_result(run: Run, result: Settled) -> Run:
         return run
     # Results enter the conversation in the order of the calls, not of their arrival.
     for call in run.calls:
-        assert call.result
-        run = _say(
-            run,
-            ToolMessage(call.call.call_id, call.call.name, call.result.text, call.result.status),
-        )
+        run = _say(run, _told(call))
     failed = all(c.result and c.result.status in ("error", "timeout") for c in run.calls)
     return replace(run, errors=run.errors + 1 if failed else 0)
+
+
+def _told(call: OpenCall) -> Message:
+    """A result as the model sees it. One that it did not call for answers no call of its own."""
+    assert call.result
+    name, text = call.call.name, call.result.text
+    if call.is_proposed:
+        return NoteMessage(f"Result of {name} {call.arguments}:\n{text}")
+    return ToolMessage(call.call.call_id, name, text, call.result.status)
 
 
 def _with_call(run: Run, changed: OpenCall) -> Run:

@@ -69,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Source, ...] = ()
     arguments: str = ""
     spent_tokens: int = 0  # by a child run
+    raised: tuple[str, ...] = ()  # questions that a child run hands up
 
 
 class TimedOut(msgspec.Struct, frozen=True):

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import CorruptRecord, UsageError
 from fsm_agent.run import codec, signal
-from fsm_agent.run.content import Call, Source, Usage, canonical_json, clean_text
+from fsm_agent.run.content import (
+    AssistantMessage,
+    Call,
+    NoteMessage,
+    Source,
+    Usage,
+    UserMessage,
+    canonical_json,
+    clean_text,
+)
 from fsm_agent.run.delta import (
     Answered,
     AnyDelta,
@@ -23,11 +32,13 @@ from fsm_agent.run.delta import (
     AskedOn,
     Attested,
     Began,
+    Carried,
     Commented,
     Consented,
     Created,
     Delegated,
     Detailed,
+    Entered,
     Failed,
     Finalising,
     Hinted,
@@ -36,12 +47,16 @@ from fsm_agent.run.delta import (
     ModelFailed,
     Nested,
     Observed,
+    Planned,
+    Proposed,
+    Raised,
     Replied,
     Resumed,
     Revoked,
     Ruled,
     Settled,
     Signed,
+    Stepped,
     Voted,
 )
 from fsm_agent.run.limits import Limits
@@ -68,10 +83,23 @@ numbers = st.dictionaries(
 effects = st.sampled_from(["read", "idempotent", "keyed", "probed", "unsafe"])
 reasons = st.sampled_from(["model", "turns", "poison", "cancelled", "tool_missing", "host"])
 statuses = st.sampled_from(["success", "error", "timeout", "partial", "denied", "in_doubt"])
+hints = st.sampled_from(["repair", "warning", "final", "failure", "host"])
+many_texts = st.lists(texts, max_size=3).map(tuple)
+messages = (
+    st.builds(UserMessage, texts)
+    | st.builds(AssistantMessage, maybe, texts)
+    | st.builds(NoteMessage, texts)
+)
 
 KINDS: dict[type, st.SearchStrategy[Any]] = {
     Created: st.builds(Created, texts, texts, limits, texts, texts),
     Nested: st.builds(Nested, texts, texts),
+    Carried: st.builds(Carried, texts, st.lists(messages, max_size=3).map(tuple), counts),
+    Entered: st.builds(Entered, texts, texts),
+    Planned: st.builds(Planned, many_texts, st.booleans()),
+    Stepped: st.builds(Stepped, counts, st.sampled_from(["done", "failed", "dropped"])),
+    Raised: st.builds(Raised, many_texts),
+    Proposed: st.builds(Proposed, st.lists(calls, max_size=3).map(tuple)),
     Resumed: st.builds(Resumed, texts, ints, st.booleans(), ints),
     Observed: st.builds(Observed, texts, texts),
     Began: st.builds(Began, ints, ints),
@@ -94,9 +122,9 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     Delegated: st.builds(Delegated, texts, texts, ints),
     Detailed: st.builds(Detailed, texts, st.booleans(), texts,
                         st.lists(st.builds(Source, texts, texts, texts), max_size=2).map(tuple),
-                        ints),
+                        ints, many_texts),
     Settled: st.builds(Settled, texts, statuses, texts, ints, texts),
-    Hinted: st.builds(Hinted, st.sampled_from(["repair", "warning", "final", "failure"]), texts),
+    Hinted: st.builds(Hinted, hints, texts),
     Finalising: st.builds(Finalising, reasons, ints),
     Answered: st.builds(Answered, texts, st.booleans()),
     Failed: st.builds(Failed, reasons, texts, texts),
