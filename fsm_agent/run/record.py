@@ -490,21 +490,20 @@ def _counted(run: Run, call_id: str) -> Run:
 
 def _fold_detail(run: Run, detail: Detailed) -> Run:
     run = _with_call(run, replace(run.call(detail.call_id), detail=detail))
-    known = dict.fromkeys((*run.sources, *detail.sources))
-    return replace(
-        run,
-        sources=tuple(known)[:MAX_SOURCES],
-        spent_tokens=run.spent_tokens + detail.spent_tokens,
-    )
+    return replace(run, spent_tokens=run.spent_tokens + detail.spent_tokens)
 
 
 def _fold_result(run: Run, result: Settled) -> Run:
     run = _with_call(run, replace(run.call(result.call_id), result=result, ask=None))
     if run.has_unsettled_calls:
         return run
-    # Results enter the conversation in the order of the calls, not of their arrival.
+    # Results and their sources are those of the calls in order, whatever the order of arrival: a
+    # model that cites [1] means the same after a crash.
+    sources = list(run.sources)
     for call in run.calls:
         run = _say(run, _told(call))
+        sources += call.detail.sources if call.detail else ()
+    run = replace(run, sources=tuple(dict.fromkeys(sources))[:MAX_SOURCES])
     failed = all(c.result and c.result.status in ("error", "timeout") for c in run.calls)
     return replace(run, errors=run.errors + 1 if failed else 0)
 
