@@ -27,6 +27,7 @@ from fsm_agent.engine.deps import EngineSettings
 from fsm_agent.llm.model import Model
 from fsm_agent.run.delta import Asked, Intended, Settled
 from fsm_agent.runtime import Request, Result, Runtime
+from fsm_agent.tools.ask_user import is_question
 from fsm_agent.tools.registry import Tool
 
 # What changes the store. Reading twice is no fault, so reads are no points.
@@ -81,8 +82,8 @@ def pointed_tool(tool: Tool[..., Any], points: Points) -> Tool[..., Any]:
     """The tool with a point before it starts and one after it has returned."""
     if isinstance(tool, AgentTool):
         return replace(tool, agent=pointed_agent(tool.agent, points))
-    if tool.isolation == "process":
-        return tool  # its process has no points, and finds its function by name
+    if tool.isolation == "process" or is_question(tool):
+        return tool  # its process has no points, and finds its function by name; nor has a question
     name = f"tool {tool.name}"
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
