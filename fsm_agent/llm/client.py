@@ -49,6 +49,7 @@ class OpenAIModel:
     `constrain` has the server hold the model to the label protocol: "grammar" for llama.cpp,
     "regex" for vLLM and SGLang. It defaults to FSM_AGENT_CONSTRAINT, and is off without that:
     servers that do not know the field may refuse the request or pass over it.
+    `connections` carries the requests by another way than HTTP.
 
     One step is one paid request and is never repeated here. A request that the server refuses
     because of one field is part of the same step, since nothing was paid for: it is put again
@@ -65,6 +66,7 @@ class OpenAIModel:
         is_live: bool = False,
         profile: Profile | None = None,
         constrain: Constraint | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self._given = (model, base_url, api_key)
@@ -72,7 +74,7 @@ class OpenAIModel:
         self._profiles: dict[tuple[str, str], Profile] = {}
         self._builder = RequestBuilder()
         self._openai: Any = None  # the module: its import waits for the first step
-        self._connections = Connections(self.limits)
+        self._connections = connections or Connections(self.limits)
 
     async def step(self, request: StepRequest, on_piece: Callable[[Piece], None]) -> Reply:
         """Ask once, and read the reply to its end. See `Model.step`.

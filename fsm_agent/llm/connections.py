@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -189,6 +189,18 @@ _OPTIONS = {
 async def _watch_start(request: Any) -> None:
     if start := _start.get(None):
         request.extensions = {**request.extensions, "trace": start.heard}
+
+
+def status_error(
+    endpoint: Endpoint, status: int, headers: Mapping[str, str], content: bytes
+) -> Exception:
+    """The SDK's APIStatusError for such an answer, for connections that are not HTTP."""
+    openai: Any = import_module("openai")
+    httpx: Any = import_module("httpx2")
+    request = httpx.Request("POST", f"{endpoint.base_url}/chat/completions")
+    response = httpx.Response(status, headers=dict(headers), content=content, request=request)
+    error: Exception = openai.APIStatusError("refused", response=response, body=None)
+    return error
 
 
 def _all_lanes(connections: _LoopConnections) -> list[_Lane]:

@@ -24,7 +24,6 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,34 +32,27 @@ from typing import Any, Self
 
 import h11
 
+from fsm_agent.testing.answering import Answering, BadHistory
 from fsm_agent.testing.script import (
     AnswerFunction,
-    Attempts,
     JsonObject,
     Raw,
-    Reply,
     Request,
-    Response,
     Script,
     Unmatched,
     body_fault,
-    drifted,
     dumps,
     error_body,
-    history_fault,
     item_bytes,
-    rendered,
 )
 
 log = logging.getLogger(__name__)
 
+__all__ = ["BadHistory", "Exchange", "ModelServer", "load_script", "main"]
+
 _CHAT = "/v1/chat/completions"
 _SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"}
 _READ_BYTES = 65_536
-
-
-class BadHistory(ValueError):
-    """The messages of a request are such as OpenAI refuses."""
 
 
 @dataclass(slots=True)
@@ -137,17 +129,15 @@ class ModelServer:
         port: int = 0,
         close_grace_s: float = 1.0,
     ) -> None:
-        self.script = script
         self.models = tuple(models)
         self.requests: list[Exchange] = []
         self.peak_streams = 0
         """The most responses that were open at once."""
         self._api_key = api_key
-        self._strict = strict
+        self._answering = Answering(script, strict=strict)
         self._port = port
         self._close_grace_s = close_grace_s
         self._changes = _Changes()
-        self._attempts: Counter[tuple[Attempts, str]] = Counter()
         self._address: tuple[str, int] | None = None
         self._open: set[int] = set()
         # Tasks without a TaskGroup: fixtures enter and leave a server in two different tasks,
@@ -155,6 +145,10 @@ class ModelServer:
         self._connections: dict[asyncio.Task[None], _Link] = {}
         self._listener: asyncio.Server | None = None
         self._closing = asyncio.Event()
+
+    @property
+    def script(self) -> Script | AnswerFunction:
+        return self._answering.script
 
     @property
     def base_url(self) -> str:
@@ -384,51 +378,8 @@ class ModelServer:
 
     async def _response(self, exchange: Exchange) -> Raw:
         """The script's answer, or an error that says why there is none."""
-        request = exchange.request
-        try:
-            if self._strict and (fault := history_fault(request.messages)):
-                raise BadHistory(fault)
-            response = await self._resolved(request)
-            seed = str(request.number) if self._is_drifting else ""
-            return rendered(response, request, seed=seed)
-        except Unmatched as error:
-            exchange.error = error
-            log.warning("%s", error)
-            # 400, for which no client tries again: the test fails at once, and says why.
-            body = error_body(str(error), type="invalid_request_error", code="unmatched_request")
-            return Raw(status=400, body=body)
-        except BadHistory as error:
-            exchange.error = error
-            log.warning("%s", error)
-            return Raw(status=400, body=error_body(str(error), type="invalid_request_error"))
-        except Exception as error:
-            exchange.error = error
-            log.exception("the script failed on request %d", request.number)
-            body = error_body(f"the script raised {error!r}", type="server_error", code="script")
-            return Raw(status=500, body=body)
-
-    async def _resolved(self, request: Request) -> Response:
-        if isinstance(self.script, Script):
-            answer = self.script.answer(request)
-        else:
-            answer = await self.script(request)
-        while not isinstance(answer, Response):
-            if isinstance(answer, Attempts):
-                answer = self._next_attempt(answer, request)
-                continue
-            answer = await answer(request)
-        if isinstance(answer, Reply) and self._is_drifting:
-            return drifted(answer, request.number)
-        return answer
-
-    @property
-    def _is_drifting(self) -> bool:
-        return isinstance(self.script, Script) and self.script.drifting
-
-    def _next_attempt(self, attempts: Attempts, request: Request) -> Response:
-        conversation = (attempts, attempts.key(request))
-        self._attempts[conversation] += 1
-        return attempts.pick(self._attempts[conversation] - 1)
+        response, exchange.error = await self._answering.answer(exchange.request)
+        return response
 
 
 def _model_json(name: str) -> JsonObject:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from fsm_agent import Agent, ask, tool
 from fsm_agent.llm.model import Reply, RequestedCall, StepRequest
@@ -44,16 +43,14 @@ def too_late(request: Request, ledger: Ledger) -> tuple[str, str | None]:
     return "approve", None
 
 
-def test_an_approval_after_the_deadline_never_runs_wherever_a_worker_dies(tmp_path: Path) -> None:
+def test_an_approval_after_the_deadline_never_runs_wherever_a_worker_dies() -> None:
     report = sweep(
         Scenario(
             make_agent=make_agent,
             make_model=PayModel,
             task="Pay.",
-            store_url=f"embedded:{tmp_path / 'store'}",
             decide=too_late,
         ),
-        tmp_path,
     )
 
     assert report.never_reached == []

@@ -39,15 +39,13 @@ class TeamModel:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    folder = tmp_path_factory.mktemp("children")
+def report() -> Report:
     scenario = Scenario(
         make_agent=make_boss,
         make_model=TeamModel,
         task="Refund order A7.",
-        store_url=f"embedded:{folder / 'store'}",
     )
-    return sweep(scenario, folder)
+    return sweep(scenario)
 
 
 def faults(outcomes: list[Outcome], is_wrong: Callable[[Outcome], bool]) -> list[str]:

@@ -9,15 +9,13 @@ from tests.crash.desk import DeskModel, make_desk
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    folder = tmp_path_factory.mktemp("sweep")
+def report() -> Report:
     scenario = Scenario(
         make_agent=make_desk,
         make_model=DeskModel,
         task="Refund order A7.",
-        store_url=f"embedded:{folder / 'store'}",
     )
-    return sweep(scenario, folder)
+    return sweep(scenario)
 
 
 def faults(outcomes: list[Outcome], is_wrong: object) -> list[str]:
