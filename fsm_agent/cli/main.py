@@ -25,6 +25,7 @@ class _Entry(NamedTuple):
 _ENTRIES = {
     "demo": _Entry("See it work", "demo", "Watch a run survive a real SIGKILL. Needs no key."),
     "doctor": _Entry("See it work", "doctor", "Check this machine, the store and the settings."),
+    "crashtest": _Entry("See it work", "crashtest", "Kill your own agent at every write."),
     "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
     "resume": _Entry("Work", "run", "Go on with a run, whoever worked on it before."),
     "worker": _Entry("Work", "worker", "Work on every run that is due."),

@@ -31,8 +31,8 @@ HOME = {
     "mcp": "tools",
     "jsonschema_rs": "tools",
 }
-# The demo shows the scripted model of the testing room to a person; nothing else may need it.
-MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.",)
+# What shows the testing room to a person: the demo its scripted model, and the crash test itself.
+MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.", "fsm_agent.cli.commands.crashtest")
 
 
 def modules() -> Iterator[tuple[str, Path]]:

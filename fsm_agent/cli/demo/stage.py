@@ -74,7 +74,7 @@ class Stage:
 
 def set_up() -> Stage:
     """A new stage in a temporary folder, which is kept. Raises CliError or OSError."""
-    source = _examples()
+    source = examples()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     shutil.copytree(
         source / "refund_desk_data", folder / "desk", ignore=shutil.ignore_patterns("ledger.jsonl")
@@ -87,7 +87,7 @@ def left_behind(stage: Stage) -> int:
     return sum(folder != stage.folder for folder in stage.folder.parent.glob(f"{PREFIX}*"))
 
 
-def _examples() -> Path:
+def examples() -> Path:
     """The examples of this checkout, or those that came with the package."""
     package = Path(fsm_agent.__file__).resolve().parent
     places = (package.parent / "examples", package / "_examples")

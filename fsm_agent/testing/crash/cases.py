@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ class Player:
     scenario: Scenario
     socket: Path
     folder: Path
+    token: str = field(default_factory=lambda: secrets.token_hex(4))  # no run id comes twice
 
     def play(self, case: Case, name: str, *, is_wired: bool = False) -> Outcome:
         """What came of the case. One whose fault did not fall is tried again."""
@@ -38,11 +40,12 @@ class Player:
     def _once(self, case: Case, name: str, is_wired: bool) -> Outcome:
         folder = self.folder / name
         folder.mkdir(parents=True)
+        run_id = f"crash-{self.token}-{name}"
         began = time.monotonic()
         endings: list[Ending] = []
         # One more than the strikes lets the run be, and is the last.
         for number, strike in enumerate((*case.strikes, None), 1):
-            life = Life(self.scenario, self.socket, name, folder, number, strike, is_wired)
+            life = Life(self.scenario, self.socket, run_id, folder, number, strike, is_wired)
             endings.append(self._lived(life))
             if endings[-1].how in ("done", "timed out"):
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from .scenario import Scenario
 from .store import PointedStore, end_leases
 from .tools import pointed_agent
 
-RUN_ID = "crashtest"  # the same in every case, so that keys and texts made of it are the same
+WORLD = "FSM_AGENT_CRASH_DIR"  # names a folder that the tools of a case have for themselves
 LOOK_S = 0.02
 OPEN_TRIES = 5
 # Under a fault that lasts, a process is to give up soon.
@@ -43,7 +44,7 @@ class Life:
 
     scenario: Scenario
     socket: Path  # of the real store
-    namespace: str
+    run_id: str  # of the namespace, too: new in each case, and so are idempotency keys
     folder: Path  # of the case, shared by its processes
     number: int  # of the process in its case
     strike: Strike | None
@@ -53,6 +54,9 @@ class Life:
         """The body of the forked process. How it ended is written down, unless it was killed."""
         let_go_of_keepers()
         random.seed(self.scenario.seed)
+        world = self.folder / "world"
+        world.mkdir(exist_ok=True)
+        os.environ[WORLD] = str(world)
         try:
             asyncio.run(self._live())
             ending = Ending("done")
@@ -100,7 +104,7 @@ class Life:
             try:
                 return await open_store(
                     f"unix://{path}",
-                    namespace=self.namespace,
+                    namespace=self.run_id,
                     partitions=1,
                     settings=self._store_settings(),
                 )
@@ -135,12 +139,12 @@ class Life:
                 is_live=False,
                 owner=f"process-{self.number}",
             ) as runtime:
-                await runtime.start(agent, scenario.task, run_id=RUN_ID, requester="crashtest")
+                await runtime.start(agent, scenario.task, run_id=self.run_id, requester="crashtest")
                 while True:
                     try:
-                        result = await runtime.work(RUN_ID, agent)
+                        result = await runtime.work(self.run_id, agent)
                     except RunClosed:
-                        return await runtime.result(RUN_ID)
+                        return await runtime.result(self.run_id)
                     except RunBusy:
                         await asyncio.sleep(LOOK_S)
                         continue
@@ -152,8 +156,8 @@ class Life:
 
     async def _help(self, runtime: Runtime, store: PointedStore, ledger: Ledger) -> None:
         """What a parked run waits for: a person, or time."""
-        requests = await runtime.requests(RUN_ID)
+        requests = await runtime.requests(self.run_id)
         for request in requests:
             await decide(runtime, request, self.scenario.decide, ledger)
         if not requests:
-            await store.skip_to_due(RUN_ID)
+            await store.skip_to_due(self.run_id)
