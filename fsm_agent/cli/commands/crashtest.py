@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -26,17 +25,18 @@ from fsm_agent.cli.clean import cleaned
 from fsm_agent.cli.failures import USAGE, CliError
 from fsm_agent.cli.process import Stopped, put, say
 from fsm_agent.cli.settings import Words, current, json_only
+from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Model
 
 if TYPE_CHECKING:
     from fsm_agent.testing.crash import Case, Outcome, Person, Plan, Report, Scenario
 
+LIMIT_S = 30.0
 _FAULTS = {
     "kill": ("transitions", "tools"),
     "store": ("store_ops",),
     "all": ("transitions", "tools", "store_ops"),
 }
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg]
@@ -47,12 +47,12 @@ class _Span(click.ParamType):  # type: ignore[type-arg]
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", str(value).strip())
-        if found is None or not float(found[1]):
-            self.fail(f"{value!r} is no length of time. Write 60s, 5m or 1h.", param, ctx)
-        return float(found[1]) * _UNITS_S[found[2] or ""]
+        from fsm_agent.testing.crash.span import seconds
+
+        try:
+            return seconds(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class _Subject:
 @click.option(
     "--limit",
     type=_Span(),
-    default=30.0,
+    default=LIMIT_S,
     help="No process of a case may take longer.  [default: 30s]",
 )
 @click.option(
@@ -159,10 +159,9 @@ def crashtest_command(
             seed=seed if given_seed is None else given_seed,
         )
         plan = _plan(faults, pairs, budget, jobs, case)
-        words = f"{subject.words} --approve {shlex.quote(approve)}" if approve != "all" else ""
         began = time.monotonic()
         report = _swept(scenario, plan)
-    report.replay_line = _replay_line(words or subject.words)
+    report.replay_line = _replay_line(subject.words + _given(approve, limit))
     return _told(report, subject, html, time.monotonic() - began)
 
 
@@ -303,6 +302,12 @@ def _swept(scenario: Scenario, plan: Plan) -> Report:
     finally:
         if is_live:
             sys.stderr.write("\r\x1b[K")
+
+
+def _given(approve: str, limit_s: float) -> str:
+    """The options that a case depends on, where they are not the default."""
+    words = "" if approve == "all" else f" --approve {shlex.quote(approve)}"
+    return words if limit_s == LIMIT_S else f"{words} --limit {limit_s:g}s"
 
 
 def _replay_line(words: str) -> Callable[[Case, int], str]:

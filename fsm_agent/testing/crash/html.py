@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 
 from fsm_agent.testing.faults import CRASHES, Fault
 
+from .case import Strike
 from .evidence import Outcome
 from .report import Colour, Report, colour_of, reasons
 from .table import places, verdict
@@ -30,10 +31,12 @@ body { margin: 0; background: var(--page); color: var(--ink);
 main { max-width: 76rem; margin: 0 auto; padding: 3rem 1.5rem 5rem; }
 h1 { font-size: 1.6rem; margin: 0; letter-spacing: -0.01em; }
 h2 { font-size: 1.05rem; margin: 2.5rem 0 .75rem; }
+h3 { font-size: .85rem; font-weight: 500; color: var(--soft); margin: 1.5rem 0 .5rem; }
 .task { color: var(--soft); margin: .25rem 0 1.5rem; }
 .verdict { display: inline-block; padding: .5rem .9rem; border-radius: .5rem; font-weight: 600; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: .75rem;
-  overflow: auto; max-height: 85vh; }
+  overflow: auto; max-height: 85vh; width: fit-content; max-width: 100%; }
+.cases { width: auto; }
 table { border-collapse: separate; border-spacing: 0; font-size: .85rem; width: max-content; }
 th, td { padding: .3rem .6rem; text-align: left; border-bottom: 1px solid var(--line); }
 tr:last-child > * { border-bottom: 0; }
@@ -78,7 +81,7 @@ def page(report: Report, *, agent: str, task: str, took_s: float) -> str:
             f'<p class="task">{escape(task)} · {escape(places(report))}</p>',
             f'<p class="verdict {colour}">{escape(verdict(report, took_s))}</p>',
             *_effects(report),
-            *_grid(report),
+            *_grids(report),
             *_pairs(report),
             *_details(report),
             "</main></body></html>\n",
@@ -100,36 +103,43 @@ def _effects(report: Report) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _grid(report: Report) -> Iterator[str]:
-    singles = [outcome for outcome in report.outcomes if len(outcome.case.strikes) == 1]
-    columns: dict[tuple[Fault, bool], None] = {}
-    rows: dict[str, dict[tuple[Fault, bool], Outcome]] = {}
-    for outcome in singles:
-        strike = outcome.case.strikes[0]
-        columns[strike.fault, strike.lasts] = None
-        rows.setdefault(strike.point, {})[strike.fault, strike.lasts] = outcome
-    order = list(Fault)
-    heads = sorted(columns, key=lambda column: (column[1], order.index(column[0])))
-    names = [_column(fault, lasts) for fault, lasts in heads]
+def _grids(report: Report) -> Iterator[str]:
+    singles = [o.case.strikes[0] for o in report.outcomes if len(o.case.strikes) == 1]
     yield "<h2>Where it was struck, and by what</h2>"
     yield _key()
-    yield from _table(
-        "point", names, ((p, [cells.get(h) for h in heads]) for p, cells in rows.items())
-    )
+    for heading, lasts, is_kill in (
+        ("A process is killed", False, True),
+        ("One request to the store meets a fault", False, False),
+        ("Every request meets it from then on, until another process takes over", True, False),
+    ):
+        chosen = [s for s in singles if s.lasts == lasts and s.is_kill == is_kill]
+        if not chosen:
+            continue
+        faults = sorted({strike.fault for strike in chosen}, key=list(Fault).index)
+        found = {o.case.strikes[0]: o for o in report.outcomes if len(o.case.strikes) == 1}
+        points = dict.fromkeys(strike.point for strike in chosen)
+        rows = ((p, [found.get(Strike(p, fault, lasts)) for fault in faults]) for p in points)
+        yield f"<h3>{heading}</h3>"
+        yield from _table("point", [_column(fault) for fault in faults], rows)
 
 
 def _pairs(report: Report) -> Iterator[str]:
-    pairs = [outcome for outcome in report.outcomes if len(outcome.case.strikes) > 1]
+    pairs = {
+        (str(o.case.strikes[0].kill_at), str(o.case.strikes[1].kill_at)): o
+        for o in report.outcomes
+        if len(o.case.strikes) > 1
+    }
     if not pairs:
         return
-    names = list(dict.fromkeys(str(o.case.strikes[1].kill_at) for o in pairs))
-    rows: dict[str, dict[str, Outcome]] = {}
-    for outcome in pairs:
-        first, second = (str(strike.kill_at) for strike in outcome.case.strikes[:2])
-        rows.setdefault(first, {})[second] = outcome
+    names = sorted({second for _, second in pairs}, key=_place_in(report.points))
+    firsts = sorted({first for first, _ in pairs}, key=_place_in(report.points))
     yield "<h2>Killed there, and the process that took over killed here</h2>"
-    cells = ((first, [found.get(name) for name in names]) for first, found in rows.items())
-    yield from _table("first kill", names, cells)
+    rows = ((first, [pairs.get((first, name)) for name in names]) for first in firsts)
+    yield from _table("first kill", names, rows)
+
+
+def _place_in(points: list[str]) -> Callable[[str], tuple[int, str]]:
+    return lambda point: (points.index(point) if point in points else len(points), point)
 
 
 def _table(
@@ -144,9 +154,8 @@ def _table(
     yield "</tbody></table></div>"
 
 
-def _column(fault: Fault, lasts: bool) -> str:
-    name = f"kill {fault.value.partition('_')[2]}" if fault in CRASHES else fault.value
-    return f"{name}, from then on" if lasts else name
+def _column(fault: Fault) -> str:
+    return f"kill {fault.value.partition('_')[2]}" if fault in CRASHES else fault.value
 
 
 def _cell(outcome: Outcome | None) -> str:
@@ -169,7 +178,7 @@ def _details(report: Report) -> Iterator[str]:
     shown = [o for c, o in found if c == "red"] + [o for c, o in found if c == "amber"]
     if not shown:
         return
-    yield "<h2>Every case that is not green</h2><div class='card'>"
+    yield "<h2>Every case that is not green</h2><div class='card cases'>"
     for outcome in shown:
         colour = colour_of(outcome)
         yield f"<details{' open' if colour == 'red' else ''}><summary>"

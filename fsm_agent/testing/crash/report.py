@@ -11,6 +11,7 @@ import msgspec
 
 from .case import Case
 from .evidence import Outcome
+from .ledger import Counts
 
 Colour = Literal["green", "amber", "red"]
 MAX_LISTED = 10  # failures in one message
@@ -73,13 +74,12 @@ class Report:
         """How often each tool took effect, over all cases."""
         assert self.undisturbed.evidence
         calm = self.undisturbed.ledger
+        ledgers = [outcome.ledger for outcome in self.outcomes] or [calm]
         rows = []
         for tool in calm.tools():
             effect = self.undisturbed.evidence.classes.get(tool, "unsafe")
-            ledgers = [outcome.ledger for outcome in self.outcomes] or [calm]
-            is_keyed = effect == "keyed"
-            counts = [each.by_key(tool) if is_keyed else each.raw(tool) for each in ledgers]
-            expected = calm.by_key(tool) if is_keyed else calm.raw(tool)
+            counts = [_counted(each, tool, effect) for each in ledgers]
+            expected = _counted(calm, tool, effect)
             sent = max(each.raw(tool) for each in ledgers)
             rows.append(Effects(tool, effect, expected, min(counts), max(counts), sent))
         return rows
@@ -106,14 +106,10 @@ class Report:
         if row is None:
             known = ", ".join(row.tool for row in self.effects()) or "none"
             raise AssertionError(f"{tool!r} was never called. Called: {known}.")
-        wrong = [
-            outcome
-            for outcome in self.outcomes
-            if any(
-                p.oracle == "effects" and p.text.startswith(f"{tool} ") for p in outcome.problems
-            )
-        ]
-        self._raise(f"{tool} did not take effect {row.expected} time(s)", wrong)
+        wrong = [o for o in self.outcomes if _count(o, tool, row.effect) != row.expected]
+        counts = sorted({_count(outcome, tool, row.effect) for outcome in wrong})
+        some = " or ".join(map(str, counts))
+        self._raise(f"{tool} ({row.effect}) took effect {some} times, not {row.expected}", wrong)
 
     def asks_human_only_for(self, *tools: str) -> None:
         """A person was asked 'did it happen?' for calls of these tools, and of no others."""
@@ -170,6 +166,15 @@ def colour_of(outcome: Outcome) -> Colour:
     if outcome.problems or not outcome.is_reached:
         return "red"
     return "amber" if outcome.asked_in_doubt else "green"
+
+
+def _count(outcome: Outcome, tool: str, effect: str) -> int:
+    return _counted(outcome.ledger, tool, effect)
+
+
+def _counted(ledger: Counts, tool: str, effect: str) -> int:
+    """How often the world was changed: a receiver of keyed calls tells repeats by the key."""
+    return ledger.by_key(tool) if effect == "keyed" else ledger.raw(tool)
 
 
 def _kept(outcome: Outcome) -> Outcome:

@@ -18,7 +18,7 @@ from fsm_agent.errors import AgentError, UsageError, did_you_mean
 
 from .case import WIRE, Case, Strike, kill
 from .cases import Player
-from .children import fork, refuse_threads
+from .children import fork, refuse_event_loop
 from .evidence import Outcome
 from .keeper import kept_store, let_go_of_keepers, scratch
 from .ledger import Ledger
@@ -95,7 +95,7 @@ def sweep(
 
     Raises SweepFailed if the undisturbed run does not end well, UsageError inside an event loop.
     """
-    refuse_threads()
+    refuse_event_loop()
     plan = plan or Plan(only=only)
     with ExitStack() as stack:
         place = stack.enter_context(scratch())
