@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, assert_never
-
-import msgspec
+from typing import Any
 
 from checkpoints.model import Head
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.people import AuditRow
 from fsm_agent.run import codec
-from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
+from fsm_agent.run.event import Event
 from fsm_agent.runtime import Request, Result
+from fsm_agent.telling.plain import plain, plain_event
 
 JsonObject = dict[str, Any]
 
@@ -31,38 +30,22 @@ def line(value: JsonObject) -> str:
 
 def event(event: Event) -> JsonObject:
     """An event of a run. Facts carry the tag that they have on disk as `kind`."""
-    match event:
-        case EntryEvent(run_id, seq, state, record):
-            return {
-                "event": "entry",
-                "run_id": run_id,
-                "seq": seq,
-                "state": state.value,
-                "trigger": record.trigger.value if record.trigger else None,
-                "at_ms": record.at_ms,
-                "facts": [_plain(delta) for delta in record.deltas],
-            }
-        case LiveEvent():
-            return {"event": "live"} | _plain(event)
-        case ParkedEvent():
-            return {"event": "parked"} | _plain(event)
-        case _:
-            assert_never(event)
+    return plain_event(event)
 
 
 def request(request: Request) -> JsonObject:
     """Something that waits for a person. Its arguments are the canonical text that is hashed."""
-    return {"event": "request"} | _plain(request)
+    return {"event": "request"} | plain(request)
 
 
 def audit(row: AuditRow) -> JsonObject:
     """A fact that bears on a decision, with the hash of its entry."""
-    return {"event": "audit"} | _plain(row)
+    return {"event": "audit"} | plain(row)
 
 
 def result(result: Result) -> JsonObject:
     """How a run stands."""
-    shown = {"event": "result"} | _plain(result)
+    shown = {"event": "result"} | plain(result)
     del shown["value"]  # any type; its JSON is the answer
     return shown
 
@@ -80,21 +63,6 @@ def head(head: Head) -> JsonObject:
         "updated_ms": head.updated_ms,
     }
     try:
-        return shown | _plain(codec.decode_snapshot(head.snapshot))
+        return shown | plain(codec.decode_snapshot(head.snapshot))
     except CorruptRecord as error:
         return shown | {"problem": str(error)}
-
-
-def _plain(struct: msgspec.Struct) -> JsonObject:
-    """A struct with its field names, and its tag as `kind`: on disk it is an array."""
-    tag = struct.__struct_config__.tag
-    named = {name: _value(getattr(struct, name)) for name in struct.__struct_fields__}
-    return {"kind": tag} | named if tag else named
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return _plain(value)
-    if isinstance(value, (tuple, list)):
-        return [_value(item) for item in value]
-    return value

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from fsm_agent.cli import asjson, asking, failures
 from fsm_agent.cli.clean import cleaned, one_line
-from fsm_agent.cli.early import early, turns
 from fsm_agent.cli.hints import Hint, say_hints
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import current
 from fsm_agent.cli.views import View
 from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Request, Result
+from fsm_agent.telling.early import early, turns
 
 
 def end(

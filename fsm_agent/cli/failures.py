@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import traceback
-from datetime import datetime
 from typing import NamedTuple
 
 import click
@@ -25,6 +24,7 @@ from checkpoints.errors import (
 from fsm_agent.cli.clean import one_line
 from fsm_agent.cli.process import muffle
 from fsm_agent.errors import AgentError, ProviderError, UsageError
+from fsm_agent.telling.times import clock as clock
 
 DONE, FAILED, USAGE, WAITING = 0, 1, 2, 3
 LONGEST_LINE = 2000
@@ -125,13 +125,6 @@ def decided_line(ask_id: str, verb: str, by: str, at_ms: int) -> str:
         f"request {ask_id} was already decided: {verb!r} by {by} at {clock(at_ms)}."
         " That decision stands."
     )
-
-
-def clock(at_ms: int) -> str:
-    """A time of day, with the date if it was not today."""
-    at = datetime.fromtimestamp(at_ms / 1000)
-    form = "%H:%M:%S" if at.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S"
-    return at.strftime(form)
 
 
 def _busy(error: RunBusy) -> str:

@@ -12,17 +12,17 @@ from checkpoints.model import RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asking, failures, process, remembered
 from fsm_agent.cli.clean import one_line
-from fsm_agent.cli.early import turns
 from fsm_agent.cli.ending import end
 from fsm_agent.cli.opening import working
 from fsm_agent.cli.person import operator
 from fsm_agent.cli.process import Stopped, say
 from fsm_agent.cli.settings import current
 from fsm_agent.cli.views import View, view_for
-from fsm_agent.cli.words import seconds
 from fsm_agent.errors import AgentError, UsageError
 from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Request, Result, Runtime
+from fsm_agent.telling.early import turns
+from fsm_agent.telling.words import seconds
 
 BUSY_POLL_S = 0.25
 

@@ -9,8 +9,8 @@ import click
 from fsm_agent.cli.clean import one_line
 from fsm_agent.cli.failures import clock
 from fsm_agent.cli.person import operator
-from fsm_agent.cli.words import RULED_WORDS, seconds
 from fsm_agent.runtime import Request
+from fsm_agent.telling.words import RULED_WORDS, seconds
 
 _ENDS = {
     "reject": "then it is refused",

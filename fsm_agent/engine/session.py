@@ -25,8 +25,8 @@ from fsm_agent.run.signal import (
 from fsm_agent.run.state import State, Trigger, advance
 
 from .deps import Deps
+from .notices import Opened, notices
 from .outcome import Park
-from .telling import Opened, notices
 
 MAIL_RETRY_S = 0.5  # after a mailbox that could not be read
 

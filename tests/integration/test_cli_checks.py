@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from checkpoints.address import parse
-from fsm_agent.cli import asjson, checks
+from fsm_agent.cli import asjson
 from fsm_agent.cli.clean import cleaned, one_line, piece
 from fsm_agent.cli.demo import verdict
 from fsm_agent.cli.demo.stage import Sending
 from fsm_agent.runtime import Result
+from fsm_agent.telling import checks
 from tests.integration.cli_kit import Cli, cli, kept_store, model_url, until
 
 __all__ = ["cli", "kept_store", "model_url"]  # fixtures

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.cli.early import early
 from fsm_agent.run.limits import Limits
+from fsm_agent.telling.early import early
 from tests.integration.cli_kit import Cli, Done, cli, interrupt, kept_store, model_url, until
 from tests.integration.test_cli_bad_input import _flip_a_byte
 

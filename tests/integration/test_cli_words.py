@@ -14,13 +14,10 @@ import pytest
 
 from checkpoints.model import Head, RunId, Status
 from fsm_agent.capabilities.load import load_agent
-from fsm_agent.cli import checks, failures
+from fsm_agent.cli import failures
 from fsm_agent.cli.clean import wrapped
-from fsm_agent.cli.early import early, turns
 from fsm_agent.cli.hints import Hint, laid_out
-from fsm_agent.cli.stands import stand
 from fsm_agent.cli.views.plain import JsonView
-from fsm_agent.cli.words import Story
 from fsm_agent.engine.decisions import result_of
 from fsm_agent.errors import AgentNotFound, ProviderError
 from fsm_agent.run.content import Call
@@ -30,6 +27,10 @@ from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import OpenCall, Record
 from fsm_agent.run.signal import Decided
 from fsm_agent.run.state import State, Trigger
+from fsm_agent.telling import checks
+from fsm_agent.telling.early import early, turns
+from fsm_agent.telling.stands import stand
+from fsm_agent.telling.words import Story
 
 NOW_MS = 1_000_000
 

@@ -21,6 +21,7 @@ LAYERS = (
     ("worker", "observability", "notify"),
     ("people",),
     ("runtime",),
+    ("telling",),
     ("cli", "inbox"),
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}

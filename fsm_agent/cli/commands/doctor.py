@@ -10,12 +10,13 @@ import click
 
 from checkpoints.address import parse
 from checkpoints.errors import CheckpointError
-from fsm_agent.cli import asjson, checks, failures, process
-from fsm_agent.cli.checks import Check
+from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.hints import width_of
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put
 from fsm_agent.cli.settings import common, current
+from fsm_agent.telling import checks
+from fsm_agent.telling.checks import Check
 
 _ORDER = ("green", "yellow", "red")
 _GUTTER = 23  # cells before the words

@@ -11,19 +11,19 @@ import click
 from checkpoints.model import Head, Status
 from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.clean import cleaned, one_line, wrapped
-from fsm_agent.cli.early import early
 from fsm_agent.cli.failures import clock
 from fsm_agent.cli.hints import width_of
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import common, current
-from fsm_agent.cli.stands import Stand, stands
-from fsm_agent.cli.timeline import Row, rows_of, totals_line, totals_of
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.delta import Created
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.runtime import Result
+from fsm_agent.telling.early import early
+from fsm_agent.telling.stands import Stand, stands
+from fsm_agent.telling.timeline import Row, rows_of, totals_line, totals_of
 
 _STYLES = {
     "done": "green", "failed": "red", "cancelled": "red", "not completed": "yellow",

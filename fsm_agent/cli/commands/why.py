@@ -12,7 +12,6 @@ from fsm_agent.cli.failures import USAGE, CliError, clock
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put
 from fsm_agent.cli.settings import common, current
-from fsm_agent.cli.words import RULED_WORDS
 from fsm_agent.people import AuditRow
 from fsm_agent.run.delta import (
     Asked,
@@ -25,6 +24,7 @@ from fsm_agent.run.delta import (
     Settled,
     Voted,
 )
+from fsm_agent.telling.words import RULED_WORDS
 
 
 @click.command("explain")

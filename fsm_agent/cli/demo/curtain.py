@@ -9,9 +9,9 @@ from fsm_agent.cli.clean import cleaned, wrapped
 from fsm_agent.cli.commands.look import print_rows
 from fsm_agent.cli.hints import Hint, laid_out, width_of
 from fsm_agent.cli.process import put
-from fsm_agent.cli.timeline import Row, rows_of
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.runtime import Result
+from fsm_agent.telling.timeline import Row, rows_of
 
 from .stage import Stage
 from .verdict import Check, Effect

@@ -6,9 +6,9 @@ from typing import TextIO
 
 from fsm_agent.cli import asjson
 from fsm_agent.cli.process import write
-from fsm_agent.cli.words import Story
 from fsm_agent.run.delta import Answered, Intended
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent
+from fsm_agent.telling.words import Story
 
 
 class PlainView:

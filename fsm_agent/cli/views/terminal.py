@@ -12,9 +12,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from fsm_agent.cli.clean import one_line, piece
-from fsm_agent.cli.words import Line, Story, Tone, seconds
 from fsm_agent.run.delta import Answered, Began, Created, Intended, Replied, Resumed, Settled
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
+from fsm_agent.telling.words import Line, Story, Tone, seconds
 
 from .column import GUTTER, Column
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fsm_agent.cli.words import Story, Tone, seconds
 from fsm_agent.run.delta import Began, Intended, Resumed, Ruled
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.run.record import replay
+from fsm_agent.telling.words import Story, Tone, seconds
 
 
 class Row(NamedTuple):

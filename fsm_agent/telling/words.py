@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, assert_never
 
-from fsm_agent.cli.clean import cleaned, one_line
-from fsm_agent.cli.early import LIMITS, early, turns
 from fsm_agent.run.content import Call
 from fsm_agent.run.delta import (
     Answered,
@@ -44,6 +42,8 @@ from fsm_agent.run.delta import (
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.state import Trigger
+from fsm_agent.telling.clean import cleaned, one_line
+from fsm_agent.telling.early import LIMITS, early, turns
 
 Tone = Literal["plain", "good", "bad", "warn", "quiet"]
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
 from checkpoints.model import Head
-from fsm_agent.cli.clean import one_line
-from fsm_agent.cli.early import early
-from fsm_agent.cli.failures import clock
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.delta import Answered, AnyDelta, Failed, ModelFailed
 from fsm_agent.runtime import Runtime
+from fsm_agent.telling.clean import one_line
+from fsm_agent.telling.early import early
+from fsm_agent.telling.times import clock
 
 
 class Stand(NamedTuple):

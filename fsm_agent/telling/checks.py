@@ -49,12 +49,12 @@ def machine() -> list[Check]:
 
 def model() -> Check:
     """Whether a model can be asked. Looking and deciding need none."""
-    from fsm_agent.cli.opening import NO_STEP
     from fsm_agent.errors import MissingSetting
     from fsm_agent.llm.client import OpenAIModel
+    from fsm_agent.llm.model import StepRequest
 
     try:
-        endpoint = OpenAIModel().endpoint(NO_STEP)
+        endpoint = OpenAIModel().endpoint(StepRequest(instructions="", messages=()))
     except MissingSetting as error:
         return Check("model", "yellow", f"{error} Until then only the demo can run.")
     has_key = "with a key" if os.environ.get("OPENAI_API_KEY") else "without a key"

@@ -1,0 +1,1 @@
+"""A run in words, for every surface: terminal, web, exports."""
