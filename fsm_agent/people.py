@@ -159,7 +159,7 @@ class People:
         NotAllowed for a person who may not decide this, RunNotFound, RunClosed, or UsageError for
         a verb that does not fit the request.
         """
-        request = await self._one_request(run_id, ask_id)
+        request = await self.request(run_id, ask_id)
         _check_verb(request, verb, is_standing=is_standing)
         _check_person(request, verb, by)
         _check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
@@ -306,7 +306,11 @@ class People:
                 )
         return rows
 
-    async def _one_request(self, run_id: str, ask_id: str) -> Request:
+    async def request(self, run_id: str, ask_id: str) -> Request:
+        """One request of a run, or of a run that works for it, open or decided.
+
+        Raises AskNotFound, RunClosed or RunNotFound; UsageError where several have this id.
+        """
         everything = await self.requests(run_id, is_open=False)
         found = [request for request in everything if request.ask_id == ask_id]
         found = [r for r in found if r.run_id == run_id] or found
@@ -359,12 +363,17 @@ def _check_length(**texts: str) -> None:
             )
 
 
-def _check_verb(request: Request, verb: Verb, *, is_standing: bool) -> None:
-    # Time expires a request, no person does.
+def verbs_of(request: Request) -> tuple[Verb, ...]:
+    """What a person may decide of a request. Time expires one, no person does."""
     question = request.question
     verbs = tuple(v for v in VERBS[question.kind] if v != "expire")
     if question.quorum > 1:
         verbs = tuple(v for v in verbs if v != "edit")  # nobody else agreed to the new arguments
+    return verbs
+
+
+def _check_verb(request: Request, verb: Verb, *, is_standing: bool) -> None:
+    question, verbs = request.question, verbs_of(request)
     if verb not in verbs:
         offered = ", ".join(verbs)
         needs = f" and needs {question.quorum} people" if question.quorum > 1 else ""

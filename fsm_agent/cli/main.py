@@ -29,6 +29,7 @@ _ENTRIES = {
     "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
     "resume": _Entry("Work", "run", "Go on with a run, whoever worked on it before."),
     "worker": _Entry("Work", "worker", "Work on every run that is due."),
+    "inbox": _Entry("Look", "inbox", "Serve the web inbox for people who approve."),
     "list": _Entry("Look", "look", "List runs, newest first."),
     "show": _Entry("Look", "look", "Show everything that happened in a run."),
     "watch": _Entry("Look", "watch", "Watch a run live, from any terminal."),
@@ -45,6 +46,7 @@ _ENTRIES = {
     "release": _Entry("Decide", "discuss", "Take your claim back."),
     "consent": _Entry("Decide", "consent", "List, give and take back standing consents."),
     "say": _Entry("Decide", "talk", "Give a run a further message."),
+    "link": _Entry("Decide", "link", "Make a link with which one person may decide once."),
     "cancel": _Entry("Decide", "talk", "End a run at its next commit point."),
 }
 

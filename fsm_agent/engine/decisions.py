@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from fsm_agent.run.delta import Asked, AskedOn, Attested, Consented, Revoked, Settled, Voted
+from fsm_agent.run.delta import (
+    Asked,
+    AskedOn,
+    Attested,
+    Consented,
+    Revoked,
+    Settled,
+    Verb,
+    Voted,
+)
 from fsm_agent.run.person import identity
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.run.signal import Consent, Decided, Revoke
 
-VERBS: dict[str, tuple[str, ...]] = {
+VERBS: dict[str, tuple[Verb, ...]] = {
     "approval": ("approve", "reject", "edit", "answer", "expire"),
     "question": ("answer", "reject", "expire"),
     "in_doubt": ("happened", "rerun", "fail", "expire"),

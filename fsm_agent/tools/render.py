@@ -35,7 +35,7 @@ def render_arguments(
         return ["(no arguments)"]
     lines: list[str] = []
     hidden = 0
-    for path, leaf in _leaves(value):
+    for path, leaf in leaves(value):
         if len(lines) >= max_lines:
             hidden += 1
             continue
@@ -55,7 +55,7 @@ def mark_hidden(text: str) -> str:
     return _WORD.sub(_with_scripts, marked)
 
 
-def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     """Each value without values inside, with its path. No recursion: the model chose the depth."""
     stack = [("", value)]
     while stack:

@@ -22,7 +22,8 @@ LAYERS = (
     ("people",),
     ("runtime",),
     ("telling",),
-    ("cli", "inbox"),
+    ("inbox",),
+    ("cli",),
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
 HOME = {

@@ -1,0 +1,198 @@
+"""The API of runs: list, look, start, cancel, resume."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from typing import Any, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from checkpoints.errors import RunBusy
+from checkpoints.model import Head, RunId, Status
+from fsm_agent.errors import did_you_mean
+from fsm_agent.inbox import approvals
+from fsm_agent.inbox.actors import Actor
+from fsm_agent.inbox.desk import Desk, body_of, json_answer, read_snapshot
+from fsm_agent.inbox.problems import Problem
+from fsm_agent.run import codec
+from fsm_agent.run.limits import Limits
+from fsm_agent.runtime import Runtime, new_run_id
+from fsm_agent.telling.plain import plain
+
+MAX_PAGE = 200
+WAKE_MS = 5_000  # a lease that is given back at once, so this is long
+
+
+class LimitsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Limits that differ from the agent's own."""
+
+    turns: int | None = None
+    tokens: int | None = None
+    tool_calls: int | None = None
+    wall_s: float | None = None
+
+
+class StartBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A new run. Who asks for it, and their tenant, are not said here but known."""
+
+    agent: str
+    task: str
+    run_id: str | None = None
+    limits: LimitsBody | None = None
+
+
+class CancelBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Why a run is to end."""
+
+    reason: str = ""
+
+
+class SayBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A further message of the user."""
+
+    text: str
+
+
+def summary(desk: Desk, head: Head, snapshot: codec.Snapshot) -> dict[str, Any]:
+    """A run as lists show it."""
+    return {
+        "run_id": head.run_id,
+        "status": head.status,
+        "state": snapshot.state.value,
+        "agent": snapshot.agent,
+        "title": snapshot.title,
+        "tenant": desk.tenant_of(head, snapshot) or None,
+        "seq": head.seq,
+        "turns": snapshot.turns,
+        "spent_tokens": snapshot.spent_tokens,
+        "asks": list(snapshot.asks),
+        "ending": snapshot.ending or None,
+        "parent": snapshot.parent or None,
+        "children": list(snapshot.children),
+        "owner": head.owner if head.lease_until_ms else None,
+        "lease_until_ms": head.lease_until_ms or None,
+        "due_ms": head.due_ms,
+        "recoveries": head.recoveries,
+        "created_ms": head.created_ms,
+        "updated_ms": head.updated_ms,
+    }
+
+
+async def seen_runs(
+    desk: Desk, actor: Actor, *, status: Status | None = None, limit: int = 50
+) -> list[tuple[Head, codec.Snapshot]]:
+    """The newest runs that this person sees."""
+    # Of one tenant among many there may be few: look further than what is wanted.
+    looked = limit if actor.tenant is None else min(limit * 20, 2_000)
+    heads = await desk.runtime.runs(status=status, limit=looked)
+    pairs = [(head, read_snapshot(head)) for head in heads]
+    return [pair for pair in pairs if actor.sees(desk.tenant_of(*pair))][:limit]
+
+
+async def list_runs(request: Request, desk: Desk, actor: Actor) -> Response:
+    """Runs, newest first."""
+    query = request.query_params
+    status = query.get("status")
+    if status is not None and status not in get_args(Status):
+        raise Problem(422, "bad-query", f"status is one of {', '.join(get_args(Status))}.")
+    given = query.get("limit", "50")
+    if not (given.isascii() and given.isdigit() and 0 < int(given[:6]) <= MAX_PAGE):
+        raise Problem(422, "bad-query", f"limit is a number from 1 to {MAX_PAGE}.")
+    found = await seen_runs(desk, actor, status=status, limit=int(given))  # type: ignore[arg-type]
+    return json_answer({"runs": [summary(desk, *pair) for pair in found]})
+
+
+async def show_run(request: Request, desk: Desk, actor: Actor) -> Response:
+    """How a run stands, what it answered, and what it asks."""
+    run_id = request.path_params["run_id"]
+    head, snapshot = await desk.seen_run(actor, run_id)
+    etag = f'"{head.seq}-{head.status}-{head.mail}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    result = await desk.runtime.result(run_id)
+    found = await approvals.items(desk, actor, run_id=run_id)
+    told = summary(desk, head, snapshot) | plain(result)
+    told["approvals"] = [approvals.plain(item) for item in found]
+    return json_answer(told, ETag=etag)
+
+
+async def start_run(request: Request, desk: Desk, actor: Actor) -> Response:
+    """Put a run on record. The same body with the same `run_id` again is the same run."""
+    body = await body_of(request, StartBody)
+    agent = desk.agents.get(body.agent)
+    if agent is None:
+        known = ", ".join(sorted(desk.agents)) or "none"
+        hint = did_you_mean(body.agent, desk.agents)
+        words = f"This inbox has no agent {body.agent!r}.{hint} It has: {known}."
+        raise Problem(422, "unknown-agent", words)
+    run_id = new_run_id() if body.run_id is None else body.run_id
+    limits = _limits(agent.limits, body.limits)
+    await desk.runtime.start(
+        agent, body.task, run_id=run_id, limits=limits, requester=actor.name,
+        **filing(desk.runtime, actor),
+    )  # fmt: skip
+    head, snapshot = await desk.seen_run(actor, run_id)
+    return json_answer(summary(desk, head, snapshot), 201, Location=f"/v1/runs/{run_id}")
+
+
+def filing(runtime: Runtime, actor: Actor) -> dict[str, str]:
+    """Options of `Runtime.start` that put the run under the person's tenant."""
+    if not actor.tenant:
+        return {}
+    if "tenant" not in inspect.signature(runtime.start).parameters:
+        raise Problem(422, "no-tenants", "This version files no run under a tenant.")
+    return {"tenant": actor.tenant}
+
+
+def _limits(ours: Limits, wanted: LimitsBody | None) -> Limits:
+    if wanted is None:
+        return ours
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items()
+             if value is not None}  # fmt: skip
+    if any(value <= 0 for value in given.values()):
+        raise Problem(422, "bad-body", "A limit is more than 0.")
+    return msgspec.structs.replace(ours, **given)
+
+
+async def cancel_run(request: Request, desk: Desk, actor: Actor) -> Response:
+    """Ask the run to end at its next commit point."""
+    body = await body_of(request, CancelBody)
+    run_id = request.path_params["run_id"]
+    await desk.seen_run(actor, run_id)
+    is_new = await desk.runtime.cancel(run_id, by=actor.name, reason=body.reason)
+    return json_answer({"run_id": run_id, "cancel": "asked", "is_new": is_new}, 202)
+
+
+async def say_to_run(request: Request, desk: Desk, actor: Actor) -> Response:
+    """Give the run a further message, for its next turn."""
+    body = await body_of(request, SayBody)
+    run_id = request.path_params["run_id"]
+    await desk.seen_run(actor, run_id)
+    await desk.runtime.say(run_id, body.text, by=actor.name)
+    return json_answer({"run_id": run_id, "said": True}, 202)
+
+
+async def resume_run(request: Request, desk: Desk, actor: Actor) -> Response:
+    """Make the run due now, so that a worker looks at it. One that is worked on is left alone."""
+    run_id = request.path_params["run_id"]
+    await desk.seen_run(actor, run_id)
+    is_busy = False
+    try:
+        await wake(desk.runtime, run_id)
+    except RunBusy:
+        is_busy = True
+    head, snapshot = await desk.seen_run(actor, run_id)
+    return json_answer(summary(desk, head, snapshot) | {"was_running": is_busy}, 202)
+
+
+async def wake(runtime: Runtime, run_id: str) -> None:
+    """Make a run due now. Raises RunBusy, RunClosed or RunNotFound."""
+    # Taken up and given back at once: the one way to say 'now' that leaves no word in its mailbox.
+    store = runtime.store
+    claim = await store.claim(
+        RunId(run_id), owner="inbox", nonce=secrets.token_hex(16), term_ms=WAKE_MS
+    )
+    await store.release(claim.lease, due_ms=claim.server_ms)

@@ -1,0 +1,131 @@
+"""Everything that a request may use: the runtime, the people, the keys; and its way through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from checkpoints.address import Address, parse
+from checkpoints.model import Head, RunId
+from fsm_agent.capabilities.agent import Agent
+from fsm_agent.clock import Clock, SystemClock
+from fsm_agent.errors import CorruptRecord
+from fsm_agent.inbox import wire
+from fsm_agent.inbox.actors import Action, Actor
+from fsm_agent.inbox.auth import Auth, actor_by_request
+from fsm_agent.inbox.feeds import Feeds
+from fsm_agent.inbox.keys import Keys
+from fsm_agent.inbox.problems import Problem, not_found
+from fsm_agent.inbox.settings import Settings
+from fsm_agent.run import codec
+from fsm_agent.run.content import clean_text
+from fsm_agent.runtime import Runtime
+
+T = TypeVar("T", bound=msgspec.Struct)
+Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request, "Desk", Actor], Awaitable[Response]]
+MARK = "x-inbox"  # a header that a page of another site cannot send without being asked
+
+
+def filed_tenant(head: Head, snapshot: codec.Snapshot) -> str:
+    """The tenant of a run, '' for one without."""
+    return str(getattr(snapshot, "tenant", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What the inbox is made of."""
+
+    runtime: Runtime
+    auth: Auth
+    keys: Keys
+    feeds: Feeds
+    settings: Settings = field(default_factory=Settings)
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+    tenant_of: Callable[[Head, codec.Snapshot], str] = filed_tenant
+    slack_secret: str = field(default="", repr=False)
+    reports: Path | None = None  # where crash reports lie
+    address: Address = field(default_factory=lambda: parse("embedded:.fsm-agent"))
+
+    async def seen_run(self, actor: Actor, run_id: str) -> tuple[Head, codec.Snapshot]:
+        """The head of a run that exists for this person. Raises BadRunId, or the same Problem for
+        a run that does not exist and for one of another tenant."""
+        head = await self.runtime.store.head(RunId(run_id))
+        snapshot = read_snapshot(head)
+        if not actor.sees(self.tenant_of(head, snapshot)):
+            raise not_found(f"no run is named {run_id!r} in this store.")
+        return head, snapshot
+
+
+def read_snapshot(head: Head) -> codec.Snapshot:
+    """What the head says of its run; one that cannot be read says so itself."""
+    try:
+        return codec.decode_snapshot(head.snapshot)
+    except CorruptRecord as error:
+        raise Problem(
+            500, "corrupt-entry", f"run {head.run_id!r} cannot be read: {error}"
+        ) from error
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk that serves a request."""
+    return cast(Desk, request.app.state.desk)
+
+
+def guarded(handler: Handler, action: Action = "look") -> Endpoint:
+    """The endpoint of a handler for people who are known, and whose role allows `action`.
+
+    The check stands here, at the route, and not in front of all: no path can get around it.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        desk = desk_of(request)
+        actor = actor_by_request(request, desk.auth, desk.keys, desk.clock.wall_ms() / 1000)
+        if actor is None:
+            headers = {"WWW-Authenticate": 'Bearer realm="fsm-agent"'}
+            raise Problem(401, "no-login", "Log in first, or send a token.", headers=headers)
+        request.state.actor = actor
+        is_change = request.method not in ("GET", "HEAD", "OPTIONS")
+        if is_change and actor.is_ambient and MARK not in request.headers:
+            raise Problem(403, "no-mark", "A browser must send the header X-Inbox with this.")
+        if not actor.may(action):
+            raise Problem(403, "not-allowed", f"A {actor.role} may not do this.")
+        return await handler(request, desk, actor)
+
+    endpoint.needs = action  # type: ignore[attr-defined]
+    return endpoint
+
+
+async def body_of(request: Request, kind: type[T]) -> T:
+    """The JSON body of a request as a struct. Raises Problem: 415, 400 or 422."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise Problem(415, "not-json", "Send JSON, with the content type application/json.")
+    raw = await request.body()
+    try:
+        plain = msgspec.json.decode(raw or b"{}")
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Problem(400, "bad-json", f"The body is not JSON: {error}") from error
+    try:
+        return msgspec.convert(_cleaned(plain), kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Problem(422, "bad-body", str(error)) from error
+
+
+def _cleaned(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: clean_text(v) if isinstance(v, str) else v for key, v in plain.items()}
+    return plain
+
+
+def json_answer(value: Any, status: int = 200, **headers: str) -> Response:
+    """An answer in JSON."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Response(wire.encode(value), status, headers=named, media_type="application/json")
