@@ -6,13 +6,12 @@ Every attempt of one call carries the same op id, so a repeat of what was applie
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from time import monotonic
 from typing import TypeVar
 
 from .connect import refused
 from .errors import StoreDiverged, StoreUnavailable
+from .steady import monotonic
 from .transport import Ambiguous, ReplyError, Unreachable
 
 T = TypeVar("T")
@@ -34,11 +33,12 @@ async def settle(
     address: str,
     until: float,
     renew_connection: Callable[[str], None],
+    jitter: Callable[[], float],
 ) -> T:
     """Call `once` until it has an answer; the last try begins before monotonic time `until`.
 
-    There is always one try. Raises StoreUnavailable, whose `applied` is None if any try may have
-    been applied, and StoreDiverged for an error that our scripts do not make.
+    There is always one try; `jitter` gives 0 to 1. Raises StoreUnavailable, whose `applied` is None
+    if any try may have been applied, and StoreDiverged for an error that our scripts do not make.
     """
     applied: bool | None = False
     pause_s = _FIRST_PAUSE_S
@@ -59,7 +59,7 @@ async def settle(
                 renew_connection("the server is read-only")
             last = error
         # Half of the pause at random: a hundred runs must not come back in one instant.
-        wait_s = pause_s * random.uniform(0.5, 1.0)
+        wait_s = pause_s * (0.5 + jitter() / 2)
         if monotonic() + wait_s >= until:
             raise StoreUnavailable(_words(address, last, applied), applied=applied) from last
         await asyncio.sleep(wait_s)

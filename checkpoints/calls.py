@@ -9,7 +9,7 @@ from collections.abc import (
     Callable,
     Iterable,
 )
-from time import monotonic
+from random import Random, SystemRandom
 from typing import Any, TypeVar
 
 from . import answers, scripts
@@ -24,6 +24,7 @@ from .errors import (
 )
 from .keys import Keys, RunKeys, meta_key
 from .settings import StoreSettings
+from .steady import monotonic
 from .transport import Arg, Reply, ReplyError, Transport
 
 T = TypeVar("T")
@@ -41,7 +42,10 @@ class Calls:
         *,
         settings: StoreSettings | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
+        chance: Random | None = None,
     ) -> None:
+        """`chance` is what marks and pauses are drawn from (default: the system's)."""
+        self._chance = chance or SystemRandom()
         self.settings = settings or StoreSettings()
         self._new_transport = new_transport
         # Two connections: a journal of megabytes must not stand before a commit.
@@ -103,7 +107,12 @@ class Calls:
             address=self.address,
             until=monotonic() + self.settings.restart_s if until is None else until,
             renew_connection=self._renew_connection,
+            jitter=self._chance.random,
         )
+
+    def _new_mark(self) -> str:
+        """What tells a repeat of this call from another call."""
+        return f"{self._chance.getrandbits(64):016x}"
 
     def _renew_connection(self, reason: str) -> None:
         for transport in (self._line, self._reads):

@@ -6,7 +6,6 @@ from collections.abc import (
     Sequence,
 )
 from hashlib import blake2b
-from time import monotonic
 from typing import Never
 
 from . import answers, chain, scripts
@@ -28,6 +27,7 @@ from .model import (
 )
 from .ownership import Ownership
 from .shield import landed, through
+from .steady import monotonic
 from .together import together
 from .transport import Arg
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from time import monotonic
 from types import TracebackType
 
 import structlog
 
 from .errors import CheckpointError, LeaseLost
 from .model import Lease, Renewal, RunId
+from .steady import monotonic
 from .store import Store
 
 log = structlog.get_logger(__name__)

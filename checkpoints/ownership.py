@@ -6,7 +6,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from time import monotonic
 
 from . import answers, scripts
 from .calls import Calls, trim
@@ -21,6 +20,7 @@ from .model import (
     Renewal,
     RunId,
 )
+from .steady import monotonic
 from .together import together
 from .transport import Arg
 

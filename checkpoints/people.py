@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import (
     Sequence,
 )
@@ -44,7 +43,7 @@ class People(Calls):
         reply = await self._script(
             "signal",
             (keys.head, keys.mailbox, keys.marks, keys.partition.due),
-            *(run_id, signal_id, _new_mark(), body),
+            *(run_id, signal_id, self._new_mark(), body),
         )
         match reply[0]:
             case b"NONE":
@@ -62,7 +61,7 @@ class People(Calls):
             "decide",
             (keys.head, keys.asks, keys.mailbox, part.due, part.open_asks, part.ruled_asks),
             *(run_id, ask_id, decision.decision_id, decision.verb, decision.by),
-            *(decision.digest, decision.body, int(decision.needs_unlock), _new_mark()),
+            *(decision.digest, decision.body, int(decision.needs_unlock), self._new_mark()),
             *(decision.voter or decision.by, int(decision.is_veto), int(decision.is_expiry)),
         )
         match reply[0]:
@@ -115,7 +114,7 @@ class People(Calls):
         reply = await self._script(
             "note",
             (keys.head, keys.asks),
-            *(run_id, ask_id, kind, by, voter, text, _new_mark(), MOST_COMMENTS),
+            *(run_id, ask_id, kind, by, voter, text, self._new_mark(), MOST_COMMENTS),
         )
         match reply[0]:
             case b"NONE":
@@ -172,7 +171,3 @@ class People(Calls):
         if request is None:
             return None
         return answers.ask_record(run_id, ask_id.decode(), request, *rest)
-
-
-def _new_mark() -> str:
-    return secrets.token_hex(8)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from time import monotonic
 from typing import Literal
 
 import msgspec
 
 from checkpoints.errors import CheckpointError, LeaseLost, RunBusy, RunClosed, RunNotFound
 from checkpoints.model import RunId
+from checkpoints.steady import monotonic
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
-from time import monotonic
 
 from checkpoints.chain import genesis
 from checkpoints.errors import (
@@ -16,6 +15,7 @@ from checkpoints.errors import (
     StoreUsageError,
 )
 from checkpoints.model import Claim, Entry, RunId
+from checkpoints.steady import monotonic
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.context.window import Window

@@ -9,6 +9,7 @@ import pytest
 from checkpoints.client import ClientTransport
 from checkpoints.redis_store import RedisStore
 from checkpoints.testing.contract import NewStore, StoreContract, Vandal
+from checkpoints.testing.memory import MemoryServer, MemoryTransport
 from checkpoints.testing.servers import Clients, RedisVandal
 
 
@@ -95,3 +96,34 @@ class TestCluster(StoreContract):
     @pytest.fixture
     async def vandal(self, cluster: Clients) -> Vandal:
         return await cluster.vandal(64)
+
+
+class MemoryClients:
+    """Stores on one server in this process."""
+
+    def __init__(self) -> None:
+        self._server = MemoryServer()
+
+    def transport(self) -> MemoryTransport:
+        return MemoryTransport(self._server)
+
+    async def __call__(self) -> RedisStore:
+        store = RedisStore(self.transport)
+        await store.begin("memory", 3)
+        return store
+
+
+class TestMemory(StoreContract):
+    """Three partitions; the simulation's server, which is Python under the real scripts."""
+
+    @pytest.fixture
+    def memory(self) -> MemoryClients:
+        return MemoryClients()
+
+    @pytest.fixture
+    def new_store(self, memory: MemoryClients) -> NewStore:
+        return memory
+
+    @pytest.fixture
+    async def vandal(self, memory: MemoryClients) -> Vandal:
+        return RedisVandal(memory.transport().call, "memory", 3)
