@@ -10,13 +10,16 @@ from collections.abc import (
     Iterable,
 )
 from random import Random, SystemRandom
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from . import answers, scripts
 from .attempts import settle
+from .durability import Confirming, Shortfall
 from .errors import (
     CheckpointError,
     EntryTooLarge,
+    NotDurable,
     RunNotFound,
     StoreDiverged,
     StoreRegressed,
@@ -31,6 +34,14 @@ T = TypeVar("T")
 
 _LAYOUT = 1
 _KNOWN = 4096  # runs and leases that are remembered
+
+
+class Written(NamedTuple):
+    """A script's answer, what its copies lack yet, and the local time before it was sent."""
+
+    reply: list[bytes]
+    short: Shortfall | None
+    sent: float
 
 
 class Calls:
@@ -50,6 +61,8 @@ class Calls:
         self._new_transport = new_transport
         # Two connections: a journal of megabytes must not stand before a commit.
         self._line, self._reads = new_transport(), new_transport()
+        policy = self.settings.durability
+        self._confirming = Confirming(policy, new_transport) if policy else None
         self.address = self._line.address
         self._on_close = on_close
         self._keys: Keys | None = None
@@ -75,6 +88,8 @@ class Calls:
             return await self._line.call("HMGET", key, "partitions", "layout")
 
         fixed, layout = await self._settled(fix, until=0.0)
+        if self._confirming:
+            await self._settled(self._confirming.check, until=0.0)
         if fixed is None or layout is None or int(layout) != _LAYOUT:
             raise StoreUsageError(
                 f"namespace {namespace!r} at {self.address} is of another layout than {_LAYOUT}. "
@@ -115,10 +130,9 @@ class Calls:
         return f"{self._chance.getrandbits(64):016x}"
 
     def _renew_connection(self, reason: str) -> None:
-        for transport in (self._line, self._reads):
-            drop = getattr(transport, "drop", None)
-            if drop is not None:
-                drop(reason)
+        for transport in (self._line, self._reads, self._confirming):
+            if transport is not None:
+                transport.drop(reason)
 
     async def _script(
         self,
@@ -131,6 +145,35 @@ class Calls:
         if reply[0] == b"FOREIGN":
             raise answers.foreign(reply[1])
         return reply
+
+    async def _written(
+        self,
+        name: scripts.Name,
+        keys: tuple[bytes, ...],
+        args: tuple[Arg, ...],
+        *,
+        mark: bytes,
+        is_critical: bool,
+        until: float | None = None,
+    ) -> Written:
+        """What a script did, confirmed by copies where the durability asks for it."""
+        confirming = self._confirming
+        if confirming and not is_critical and confirming.policy.before != "every":
+            confirming = None
+
+        async def once() -> Written:
+            sent = monotonic()
+            if confirming is None:
+                return Written(await scripts.run(self._line, name, keys, args), None, sent)
+            return Written(*await confirming.run(name, keys, args, mark), sent)
+
+        written = await self._settled(once, until=until)
+        if written.reply[0] == b"FOREIGN":
+            raise answers.foreign(written.reply[1])
+        return written
+
+    def _not_durable(self, what: str, short: Shortfall, committed: Any = None) -> NotDurable:
+        return NotDurable(what, str(self.settings.durability), short.words, committed)
 
     async def _read(self, *args: Arg) -> Reply:
         try:
@@ -173,8 +216,9 @@ class Calls:
         """See Store."""
         if os.getpid() != self._pid:
             return
-        await self._line.aclose()
-        await self._reads.aclose()
+        for transport in (self._line, self._reads, self._confirming):
+            if transport is not None:
+                await transport.aclose()
         if self._on_close is not None:
             leave, self._on_close = self._on_close, None
             await leave()

@@ -1,6 +1,6 @@
-"""A Transport over a client of redis-py, for servers that our own connection does not reach.
+"""A Transport over a client of redis-py, for a server that our own connection does not reach.
 
-That is a cluster, and fakeredis in tests.
+That is fakeredis, in tests.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .address import Address
-from .settings import StoreSettings
 from .transport import Ambiguous, Arg, Reply, ReplyError, Unreachable
 
 _READ_HERE = (
@@ -88,6 +86,13 @@ class ClientTransport:
     async def _send(self, args: tuple[Arg, ...]) -> Reply:
         return await self._client.execute_command(*args)
 
+    async def chain(self, *commands: tuple[Arg, ...]) -> list[Reply | ReplyError]:
+        """A client with a pool cannot say which connection it uses."""
+        raise ReplyError("ERR", "commands cannot be chained over this client")
+
+    def drop(self, reason: str) -> None:
+        """The client replaces its connections by itself."""
+
     async def aclose(self) -> None:
         """Close the client."""
         await self._client.aclose()
@@ -111,51 +116,3 @@ def _reply_error(error: Exception) -> ReplyError:
         return ReplyError(code, text)
     code, _, rest = text.partition(" ")
     return ReplyError(code, rest)
-
-
-class ClusterTransport(ClientTransport):
-    """The same over a cluster client, which must be told the node of some commands."""
-
-    async def _send(self, args: tuple[Arg, ...]) -> Reply:
-        client: Any = self._client
-        await client.initialize()
-        if args[0] == "XREAD":
-            # Left alone, the client asks a node for the keys of each XREAD, and never recovers
-            # once that node is gone.
-            node = client.get_node_from_key(args[-2])
-            return await client.execute_command(*args, target_nodes=node)
-        if args[0] in ("TIME", "INFO", "CONFIG"):
-            # Any node will do for a clock that only people and tests read: scripts use their own.
-            node = client.get_default_node()
-            return await client.execute_command(*args, target_nodes=node)
-        return await client.execute_command(*args)
-
-
-def cluster_transport(address: Address, settings: StoreSettings) -> ClusterTransport:
-    """A Transport to all nodes of a cluster, by redis-py with its retries off."""
-    from redis.asyncio import RedisCluster
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    tls: dict[str, Any] = {}
-    if address.is_tls:
-        tls = {
-            "ssl": True,
-            "ssl_ca_certs": address.ca_file,
-            "ssl_certfile": address.cert_file,
-            "ssl_keyfile": address.key_file,
-            "ssl_cert_reqs": "required" if address.verifies else "none",
-        }
-    client = RedisCluster(
-        host=address.host,
-        port=address.port,
-        username=address.username or None,
-        password=address.password or None,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        socket_timeout=settings.answer_s,
-        socket_connect_timeout=settings.connect_s,
-        max_connections=1024,
-        **tls,
-    )
-    return ClusterTransport(client, str(address), answer_s=settings.answer_s)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from . import durability
 from .address import Address, parse
-from .errors import StoreUnavailable
+from .cluster import ClusterLines
+from .errors import BadStoreUrl, StoreUnavailable
 from .keys import checked_namespace
 from .pipeline import Dial, Line, Wire
 from .settings import StoreSettings
@@ -34,27 +36,53 @@ async def open_store(
 
     The number of partitions is fixed when a namespace is created: 1 in a folder, 64 on a server by
     default; naming another one later is refused. `durable` makes an embedded server that this call
-    starts write to the disk before each answer, against a loss of power.
+    starts write to the disk before each answer, against a loss of power. What the address says of
+    `durability` counts before the settings.
 
     Fails fast: raises BadStoreUrl, StoreUnavailable naming the address, or StoreUsageError.
     """
     address = parse(url)
     checked_namespace(namespace)
-    settings = settings or StoreSettings()
+    settings = _with_options(settings or StoreSettings(), address)
     if address.folder is not None:
         return await _open_embedded(address, namespace, partitions, durable, settings)
     from .redis_store import RedisStore
 
     def new_transport() -> Transport:
         if address.kind == "cluster":
-            from .client import cluster_transport
-
-            return cluster_transport(address, settings)
+            return ClusterLines(
+                address.hosts,
+                lambda host, port: dialler(_node(address, host, port), settings),
+                str(address),
+            )
         return Line(dialler(address, settings), str(address))
 
     store = RedisStore(new_transport, settings=settings)
     await _begin(store, namespace, partitions, default=64)
     return store
+
+
+def _with_options(settings: StoreSettings, address: Address) -> StoreSettings:
+    """The settings with what the address asks for."""
+    options, policy = address.options, settings.durability
+    if "durability" in options:
+        policy = durability.parse(
+            options["durability"],
+            options.get("durability_for", "unsafe"),
+            options.get("durability_s", "2"),
+        )
+    elif options:
+        raise BadStoreUrl(f"{sorted(options)[0]} needs durability=memory:N or disk:N beside it.")
+    if policy is None:
+        return msgspec.structs.replace(settings, durability=None)
+    # A server that waits for its replicas is silent meanwhile, and not dead.
+    patience_s = max(settings.answer_s, policy.wait_s + 2)
+    return msgspec.structs.replace(settings, durability=policy, answer_s=patience_s)
+
+
+def _node(address: Address, host: str, port: int) -> Address:
+    """A node of a cluster as a server of its own."""
+    return msgspec.structs.replace(address, kind="server", host=host, port=port, others=())
 
 
 async def _open_embedded(
@@ -118,8 +146,22 @@ def dialler(address: Address, settings: StoreSettings, revive: Revive | None = N
 
 async def _greeted(address: Address, settings: StoreSettings) -> Wire:
     """A connection that is logged in, at the primary that a sentinel names if there is one."""
-    if address.kind == "sentinel":
-        address = await _primary(address, settings)
+    if address.kind != "sentinel":
+        return await _logged_in(address, settings)
+    wire = await _logged_in(await _primary(address, settings), settings)
+    try:
+        role = await wire.send(("ROLE",))
+    except BaseException:
+        wire.drop("the greeting failed")
+        raise
+    if role[0] != b"master":
+        # The sentinel has not heard yet, or its word was old when it came.
+        wire.drop("not a primary")
+        raise ConnectionError("the sentinels name a server that is not a primary")
+    return wire
+
+
+async def _logged_in(address: Address, settings: StoreSettings) -> Wire:
     loop = asyncio.get_running_loop()
     if address.path:
         _, wire = await loop.create_unix_connection(lambda: Wire(settings.answer_s), address.path)
@@ -145,11 +187,31 @@ async def _greeted(address: Address, settings: StoreSettings) -> Wire:
 
 
 async def _primary(address: Address, settings: StoreSettings) -> Address:
-    """Where the service's primary is now, asked before every connection: failovers move it."""
-    sentinel = msgspec.structs.replace(
-        address, kind="server", service="", username="", password="", database=0
-    )
-    wire = await _greeted(sentinel, settings)
+    """Where the service's primary is now, asked before every connection: failovers move it.
+
+    The first sentinel that knows is believed; one that is away or that knows nothing is passed by.
+    """
+    last: Exception = ConnectionError("no sentinel was asked")
+    for host, port in address.hosts:
+        sentinel = msgspec.structs.replace(
+            _node(address, host, port),
+            service="",
+            username=address.sentinel_username,
+            password=address.sentinel_password,
+            database=0,
+        )
+        try:
+            # Short of the whole time that a connection may take: the next one wants its turn.
+            async with asyncio.timeout(settings.connect_s / (len(address.hosts) + 1)):
+                return await _named(sentinel, address, settings)
+        except (OSError, TimeoutError, Ambiguous) as error:
+            last = error
+    raise last
+
+
+async def _named(sentinel: Address, address: Address, settings: StoreSettings) -> Address:
+    """The primary that this sentinel names. Raises ConnectionError if it names none."""
+    wire = await _logged_in(sentinel, settings)
     try:
         found = await wire.send(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service))
     except ReplyError as error:
@@ -158,8 +220,7 @@ async def _primary(address: Address, settings: StoreSettings) -> Address:
         wire.drop("asked")
     if found is None:
         raise ConnectionError(f"the sentinel knows no service {address.service!r}")
-    host, port = found[0].decode(), int(found[1])
-    return msgspec.structs.replace(address, kind="server", service="", host=host, port=port)
+    return msgspec.structs.replace(_node(address, found[0].decode(), int(found[1])), service="")
 
 
 def _tls(address: Address) -> ssl.SSLContext:
@@ -195,8 +256,8 @@ def refused(address: str, error: ReplyError) -> StoreUnavailable:
         "NOAUTH": "Put the password into the address: redis://:PASSWORD@HOST.",
         "WRONGPASS": "The user name or password in the address is wrong.",
         "NOPERM": "The user of this store lacks a permission.",
-        "MOVED": "This is a node of a cluster, which needs a cluster client.",
-        "CROSSSLOT": "This is a cluster, which needs a cluster client.",
+        "MOVED": "This is a node of a cluster: use redis+cluster://.",
+        "CROSSSLOT": "This is a cluster: use redis+cluster://.",
     }.get(error.code, "")
     return StoreUnavailable(
         f"the store at {address} refuses: {error}. {hint}".strip(), applied=False

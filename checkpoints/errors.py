@@ -22,12 +22,15 @@ CheckpointError
 ├── StoreDiverged          an operator: the store is not what this worker wrote
 │   ├── StoreRegressed     the store forgot what it had acknowledged
 │   └── CorruptEntry       an entry's chain hash does not match its bytes
+├── NotDurable             nobody yet: applied, and not on as many copies as were asked for
 └── StoreUnavailable       nobody yet: the store cannot be reached or refuses for now
+    └── StoreFull          an operator: near its memory limit it takes no new runs
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class CheckpointError(Exception):
@@ -200,9 +203,37 @@ class CorruptEntry(StoreDiverged):
         super().__init__(f"run {run_id!r}: entry {seq} is corrupt ({detail}). Nothing was changed.")
 
 
+class NotDurable(CheckpointError):
+    """A write was applied, and the copies that the store's durability asks for did not confirm it.
+
+    Nothing is lost: the run goes on from it. What must not happen twice may not be started on its
+    word. `committed` is the outcome, where it was a commit.
+    """
+
+    def __init__(self, what: str, policy: str, shortfall: str, committed: Any = None) -> None:
+        self.committed = committed
+        super().__init__(
+            f"{what} is stored, but not confirmed ({policy}): {shortfall}. "
+            "Look at the replicas; the run goes on once they follow."
+        )
+
+
 class StoreUnavailable(CheckpointError):
     """The store cannot be reached, or refuses for now. `applied` is False, or None if unknown."""
 
     def __init__(self, message: str, *, applied: bool | None = False) -> None:
         self.applied = applied
         super().__init__(message)
+
+
+class StoreFull(StoreUnavailable):
+    """The store is near its memory limit: runs under way may finish, new ones are refused."""
+
+    def __init__(self, address: str, used_bytes: int, limit_bytes: int) -> None:
+        self.used_bytes, self.limit_bytes = used_bytes, limit_bytes
+        super().__init__(
+            f"the store at {address} uses {used_bytes >> 20} of {limit_bytes >> 20} MiB and takes "
+            "no new runs, so that those under way can finish. Raise maxmemory, or remove finished "
+            "runs: fsm-agent prune.",
+            applied=False,
+        )

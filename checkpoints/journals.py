@@ -8,7 +8,7 @@ from collections.abc import (
 from hashlib import blake2b
 from typing import Never
 
-from . import answers, chain, scripts
+from . import answers, chain
 from .errors import (
     CorruptEntry,
     LeaseLost,
@@ -27,7 +27,6 @@ from .model import (
 )
 from .ownership import Ownership
 from .shield import landed, through
-from .steady import monotonic
 from .together import together
 from .transport import Arg
 
@@ -42,18 +41,20 @@ class Journals(Ownership):
         keys = self._of(run_id)
         self._check_sizes((body,), snapshot)
         part = keys.partition
-        reply = await self._script(
+        names = (keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses)
+        first = chain.link(chain.genesis(run_id), 1, body)
+        reply, short, _ = await self._written(
             "create",
-            (keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses),
-            run_id,
-            _mark(op),
-            chain.link(chain.genesis(run_id), 1, body),
-            body,
-            snapshot,
+            names,
+            (run_id, _mark(op), first, body, snapshot),
+            mark=part.mark,
+            is_critical=False,
         )
         if reply[0] == b"EXISTS":
             raise RunExists(run_id)
         self._remember(run_id, 1)
+        if short:
+            raise self._not_durable(f"run {run_id!r}", short)
         return reply[0] == b"OK"
 
     async def commit(self, lease: Lease, commit: Commit) -> Committed:
@@ -73,35 +74,36 @@ class Journals(Ownership):
             *(part.due, part.statuses, part.open_asks, part.outbox),
         )
         args = _commit_args(lease, commit, links)
-        reply: list[bytes]
-        sent = monotonic()
-
-        async def once() -> list[bytes]:
-            nonlocal sent
-            sent = monotonic()
-            return await scripts.run(self._line, "commit", names, args)
-
-        reply = await self._settled(once, until=self._margin(lease))
+        reply, short, sent = await self._written(
+            "commit",
+            names,
+            args,
+            mark=part.mark,
+            is_critical=commit.is_critical,
+            until=self._margin(lease),
+        )
         if reply[0] not in (b"OK", b"DUP"):
             self._refuse(lease, commit, reply)
         seq = int(reply[1])
         self._remember(lease.run_id, seq)
         if reply[0] == b"OK":
             self._confirm(lease.nonce, sent)
-        return Committed(
+        committed = Committed(
             seq=seq,
             chain=links[-1],
             server_ms=int(reply[2]),
             mail=int(reply[3]),
             was_repeat=reply[0] == b"DUP",
         )
+        if short:
+            what = f"run {lease.run_id!r}: entry {seq}"
+            raise self._not_durable(what, short, committed)
+        return committed
 
     def _refuse(self, lease: Lease, commit: Commit, reply: list[bytes]) -> Never:
         run_id = lease.run_id
         known = max(commit.expected_seq, self._known.get(run_id, 0))
         match reply[0]:
-            case b"FOREIGN":
-                raise answers.foreign(reply[1])
             case b"CLOSED":
                 raise RunClosed(run_id, reply[1].decode())
             case b"NONE":

@@ -25,6 +25,7 @@ class PartitionKeys(NamedTuple):
     open_asks: bytes  # zset: run id ':' ask id → when it was opened
     ruled_asks: bytes  # zset: run id ':' ask id → when it was decided; the last 1,000
     outbox: bytes  # zset: packed notice → when to tell it
+    mark: bytes  # string: written behind what must be confirmed by copies
 
 
 class RunKeys(NamedTuple):
@@ -96,5 +97,5 @@ def _tag(namespace: str, number: int) -> str:
 
 def _partition(namespace: str, number: int) -> PartitionKeys:
     tag = _tag(namespace, number)
-    ends = ("due", "runs", "status", "asks", "ruled", "out")
+    ends = ("due", "runs", "status", "asks", "ruled", "out", "mark")
     return PartitionKeys(*(f"{tag}:{end}".encode() for end in ends))

@@ -9,7 +9,7 @@ from types import TracebackType
 
 import structlog
 
-from .errors import CheckpointError, LeaseLost
+from .errors import CheckpointError, LeaseLost, StoreRegressed
 from .model import Lease, Renewal, RunId
 from .steady import monotonic
 from .store import Store
@@ -22,7 +22,7 @@ _MARGIN = 2 / 3  # of the term; the rest is for clocks that differ and for a sto
 class _Held:
     """A lease that is being kept."""
 
-    __slots__ = ("confirmed", "is_lost", "lease", "mail", "on_mail", "reason", "task")
+    __slots__ = ("confirmed", "error", "is_lost", "lease", "mail", "on_mail", "task")
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class _Held:
         self.on_mail = on_mail
         self.mail = -1  # unknown until the first renewal
         self.is_lost = False
-        self.reason = ""
+        self.error: CheckpointError = LeaseLost(lease.run_id)
 
     def ends(self) -> float:
         return self.confirmed + self.lease.term_ms / 1000 * _MARGIN
@@ -92,7 +92,8 @@ class Heartbeat:
         ago, one renewal is awaited first. `on_mail` is called with the mail count whenever that
         grows, from `mail` on (default: from what the first renewal says).
 
-        Raises LeaseLost in place of the cancellation that the loss caused. A cancellation from
+        Raises LeaseLost in place of the cancellation that the loss caused, or StoreRegressed where
+        the store has forgotten entries of the run. A cancellation from
         elsewhere passes through. The lease is not released at the end.
         """
         task = asyncio.current_task()
@@ -104,6 +105,8 @@ class Heartbeat:
         if since is None or is_old:
             sent = monotonic()
             fate = (await self._store.renew([lease]))[lease.run_id]
+            if fate.forgot:
+                raise StoreRegressed(lease.run_id, *fate.forgot)
             if not fate.is_held:
                 raise LeaseLost(lease.run_id)
             self._take(held, fate, sent)
@@ -114,7 +117,7 @@ class Heartbeat:
         except asyncio.CancelledError:
             # uncancel() counts: above zero, somebody else wants this task to end as well.
             if held.is_lost and task.uncancel() == 0:
-                raise LeaseLost(lease.run_id, held.reason) from None
+                raise held.error from None
             raise
         except BaseException:
             if held.is_lost:
@@ -125,7 +128,7 @@ class Heartbeat:
                 del self._held[lease.run_id]
         if held.is_lost:
             task.uncancel()  # the body swallowed it
-            raise LeaseLost(lease.run_id)
+            raise held.error
 
     def let_go(self, lease: Lease) -> None:
         """Keep `lease` no longer: the caller is about to give it back.
@@ -201,8 +204,12 @@ class Heartbeat:
             self._take(held, fates[held.lease.run_id], sent)
 
     def _take(self, held: _Held, fate: Renewal, sent: float) -> None:
+        if fate.forgot:
+            self._lose(held, StoreRegressed(held.lease.run_id, *fate.forgot))
+            return
         if not fate.is_held:
-            self._lose(held, "was taken over by another worker, or is gone from the store")
+            why = "was taken over by another worker, or is gone from the store"
+            self._lose(held, LeaseLost(held.lease.run_id, why))
             return
         held.confirmed = max(held.confirmed, sent)
         if fate.mail > held.mail:
@@ -215,12 +222,13 @@ class Heartbeat:
         now = monotonic()
         for held in list(self._held.values()):
             if now >= held.ends():
-                self._lose(held, "could not keep its lease: the store did not answer in time")
+                why = "could not keep its lease: the store did not answer in time"
+                self._lose(held, LeaseLost(held.lease.run_id, why))
 
-    def _lose(self, held: _Held, reason: str) -> None:
+    def _lose(self, held: _Held, error: CheckpointError) -> None:
         if held.is_lost or self._held.get(held.lease.run_id) is not held:
             return
         held.is_lost = True
-        held.reason = reason
-        log.warning("lease.lost", run_id=held.lease.run_id, reason=reason)
+        held.error = error
+        log.warning("lease.lost", run_id=held.lease.run_id, reason=str(error))
         held.task.cancel()

@@ -181,6 +181,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     )
     outbox: tuple[Notice, ...] = ()
     is_progress: bool = True  # resets `recoveries`
+    # Something that must not happen twice is about to start on its word: it is confirmed by as
+    # many copies as the store's durability says.
+    is_critical: bool = False
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +197,12 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
-    """The fate of one lease in a renewal: held, with the mail count, or lost."""
+    """The fate of one lease in a renewal: held, with the mail count, or lost.
+
+    `forgot` holds the seq that the store had acknowledged and the lower one where the journal ends
+    now: it has lost entries.
+    """
 
     is_held: bool
     mail: int
+    forgot: tuple[int, int] | None = None

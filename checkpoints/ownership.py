@@ -12,6 +12,7 @@ from .calls import Calls, trim
 from .errors import (
     RunBusy,
     RunClosed,
+    StoreRegressed,
     StoreUsageError,
 )
 from .model import (
@@ -50,10 +51,17 @@ class Ownership(Calls):
             case b"NONE":
                 raise self._absent(run_id)
         head = answers.head(run_id, reply[3:])
-        self._check_known(run_id, head.seq, known)
+        lease = Lease(run_id, head.token, nonce, owner, term_ms)
+        if head.seq < known:
+            # Told once; whoever claims the run after a person looked at it goes on from there. Not
+            # due meanwhile: a worker that knows nothing of it would repeat what was lost.
+            await self.release(lease, due_ms=None)
+            self._known[run_id] = head.seq
+            raise StoreRegressed(run_id, known, head.seq)
+        self._remember(run_id, head.seq)
         self._confirm(nonce, sent)
         return Claim(
-            lease=Lease(run_id, head.token, nonce, owner, term_ms),
+            lease=lease,
             head=head,
             is_takeover=reply[2] == b"1",
             server_ms=int(reply[1]),
@@ -76,6 +84,7 @@ class Ownership(Calls):
             args += (lease.run_id, lease.token, lease.nonce, lease.term_ms)
         names = (due, *(self._of(lease.run_id).head for lease in leases))
         sent = 0.0
+        known = [self._known.get(lease.run_id, 0) for lease in leases]
 
         async def once() -> list[bytes]:
             nonlocal sent
@@ -86,8 +95,10 @@ class Ownership(Calls):
         if reply[0] == b"FOREIGN":
             raise answers.foreign(reply[1])
         fates = {}
-        for lease, is_held, mail in zip(leases, reply[1::2], reply[2::2], strict=True):
-            fates[lease.run_id] = Renewal(is_held=is_held == b"1", mail=int(mail))
+        told = zip(leases, known, reply[1::3], reply[2::3], reply[3::3], strict=True)
+        for lease, seq, is_held, mail, stored in told:
+            forgot = (seq, int(stored)) if int(stored) < seq else None
+            fates[lease.run_id] = Renewal(is_held=is_held == b"1", mail=int(mail), forgot=forgot)
             if is_held == b"1":
                 self._confirm(lease.nonce, sent)
         return fates

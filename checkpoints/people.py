@@ -57,12 +57,17 @@ class People(Calls):
         keys = self._of(run_id)
         self._check_sizes((decision.body,), b"")
         part = keys.partition
-        reply = await self._script(
+        # A person is told 'saved' once it is: their word is confirmed whatever the policy is for.
+        reply, short, _ = await self._written(
             "decide",
             (keys.head, keys.asks, keys.mailbox, part.due, part.open_asks, part.ruled_asks),
-            *(run_id, ask_id, decision.decision_id, decision.verb, decision.by),
-            *(decision.digest, decision.body, int(decision.needs_unlock), self._new_mark()),
-            *(decision.voter or decision.by, int(decision.is_veto), int(decision.is_expiry)),
+            (
+                *(run_id, ask_id, decision.decision_id, decision.verb, decision.by),
+                *(decision.digest, decision.body, int(decision.needs_unlock), self._new_mark()),
+                *(decision.voter or decision.by, int(decision.is_veto), int(decision.is_expiry)),
+            ),
+            mark=part.mark,
+            is_critical=not decision.is_expiry,
         )
         match reply[0]:
             case b"NONE":
@@ -85,6 +90,8 @@ class People(Calls):
             raise AlreadyDecided(ask_id, verb, by, at_ms)
         if reply[0] == b"SAME":
             raise AlreadyVoted(ask_id, verb, by, at_ms, missing)
+        if short:
+            raise self._not_durable(f"the decision on {ask_id!r}", short)
         return Ruling(
             ask_id=ask_id,
             verb=verb,

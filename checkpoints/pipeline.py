@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import hiredis
 
@@ -161,6 +162,11 @@ class Line:
         self._wire: Wire | None = None
         self._dialling: asyncio.Task[Wire] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection now."""
+        return self._wire is not None and not self._wire.is_closed
+
     async def call(self, *args: Arg, patience_s: float | None = None) -> Reply:
         """Send a command once (see Transport). Who gives up after `patience_s` keeps its place."""
         wire = self._wire
@@ -174,12 +180,30 @@ class Line:
         except TimeoutError as error:
             raise Ambiguous(f"no answer for {patience_s:.2g} s") from error
 
+    async def chain(self, *commands: tuple[Arg, ...]) -> list[Reply | ReplyError]:
+        """Send commands on one connection, one behind the other (see Transport)."""
+        wire = self._wire
+        if wire is None or wire.is_closed or wire.loop is not asyncio.get_running_loop():
+            wire = await self._connected()
+        answers = [wire.send(args) for args in commands]
+        replies: list[Reply | ReplyError] = []
+        try:
+            for answer in answers:
+                try:
+                    replies.append(await answer)
+                except ReplyError as error:
+                    replies.append(error)
+        finally:
+            for answer in answers[len(replies) :]:
+                answer.add_done_callback(seen)
+        return replies
+
     async def _connected(self) -> Wire:
         """A live wire. All callers share one attempt, and its failure."""
         task = self._dialling
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             task = self._dialling = asyncio.ensure_future(self._dial())
-            task.add_done_callback(_seen)
+            task.add_done_callback(seen)
         # Shielded: the attempt is everybody's, a cancelled caller must not end it for the others.
         try:
             self._wire = await asyncio.shield(task)
@@ -201,11 +225,11 @@ class Line:
         self.drop("the store was closed")
 
 
-def _seen(task: asyncio.Task[Wire]) -> None:
-    # Each waiting caller gets the exception; without a look here, asyncio would complain of one
-    # that nobody fetched when all callers were cancelled.
+def seen(task: asyncio.Future[Any]) -> None:
+    """Look at how `task` ended. Each waiting caller gets its exception; without a look, asyncio
+    would complain of one that nobody fetched when all callers were cancelled."""
     if not task.cancelled():
         task.exception()
 
 
-__all__ = ["Ambiguous", "Line", "Replies", "Unreachable", "Wire", "pack"]
+__all__ = ["Ambiguous", "Line", "Replies", "Unreachable", "Wire", "pack", "seen"]

@@ -79,7 +79,26 @@ async def run(
     return _words(reply)
 
 
+async def run_then(
+    transport: Transport,
+    name: Name,
+    keys: tuple[bytes, ...],
+    args: tuple[Arg, ...],
+    *rest: tuple[Arg, ...],
+) -> tuple[list[bytes], list[Reply]]:
+    """`run` with commands behind it on the same connection: also their answers, or errors."""
+    script = load(name)
+    call = (len(keys), *keys, *args)
+    done, *told = await transport.chain(("EVALSHA", script.sha, *call), *rest)
+    if isinstance(done, ReplyError) and done.code == "NOSCRIPT":
+        done, *told = await transport.chain(("EVAL", script.text, *call), *rest)
+    if isinstance(done, ReplyError):
+        raise done
+    return _words(done), told
+
+
 def _words(reply: Reply) -> list[bytes]:
+    """A script's answer: a list of bytes, never empty. Raises ReplyError for anything else."""
     if isinstance(reply, list) and reply and all(isinstance(item, bytes) for item in reply):
         return reply
     raise ReplyError("ERR", "a script gave an answer that is none of its own")

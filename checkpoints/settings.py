@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .durability import Durability
+
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults are for a laptop and for a small server alike."""
@@ -16,3 +18,4 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_blob_bytes: int = 64 << 20
     live_length: int = 1_000
     live_expires_s: float = 3600.0
+    durability: Durability | None = None  # what is waited for beyond the primary's answer

@@ -36,7 +36,7 @@ class Store(Protocol):
     async def create(self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes) -> bool:
         """Store a new run with its first entry; it is due now. False: it existed with the same op.
 
-        Raises RunExists if the id began with another op.
+        Raises RunExists if the id began with another op, NotDurable, or StoreFull.
         """
 
     async def claim(self, run_id: RunId, *, owner: str, nonce: str, term_ms: int) -> Claim:
@@ -56,7 +56,8 @@ class Store(Protocol):
 
         Order of checks: repeat of the op, token and nonce, seq, chain, closed, then the writes.
         Raises LeaseLost, StoreRegressed, StoreDiverged, RunClosed, EntryTooLarge, StoreUnavailable
-        (`applied` None when unknown: no answer came within the lease's margin).
+        (`applied` None when unknown: no answer came within the lease's margin), and NotDurable,
+        which carries the outcome: applied, and not confirmed by the copies that were asked for.
         """
 
     async def signal(self, run_id: RunId, *, signal_id: str, body: bytes) -> bool:
@@ -73,7 +74,8 @@ class Store(Protocol):
         decision that is taken from the deadline on; every other one is refused from then on.
 
         Raises AskNotFound, AlreadyDecided, AlreadyVoted, DecisionStale, AskExpired, AskNotExpired,
-        AskLocked, RunClosed or RunNotFound.
+        AskLocked, RunClosed or RunNotFound; and NotDurable, after which the same decision may be
+        sent again until it is confirmed.
         """
 
     async def comment(self, run_id: RunId, ask_id: str, *, by: str, text: str) -> None:

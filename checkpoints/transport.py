@@ -41,5 +41,14 @@ class Transport(Protocol):
         Raises ReplyError, Unreachable or Ambiguous.
         """
 
+    async def chain(self, *commands: tuple[Arg, ...]) -> list[Reply | ReplyError]:
+        """Send commands on one connection, one right behind the other, each once.
+
+        An error that the server answers is a value here. Raises Unreachable or Ambiguous.
+        """
+
+    def drop(self, reason: str) -> None:
+        """Replace the connection at its next use."""
+
     async def aclose(self) -> None:
         """Close the connection. A later call opens another."""

@@ -33,6 +33,7 @@ from fsm_agent.run.delta import (
     Settled,
     Verb,
     Voted,
+    Withheld,
 )
 from fsm_agent.run.evidence import Orphan
 from fsm_agent.run.person import identity
@@ -42,8 +43,8 @@ from fsm_agent.tools.arguments import Refused
 MAX_WORDS_CHARS = 100_000  # of a reason, an answer, edited arguments: an entry holds them twice
 
 _AUDITED = (
-    Created, Resumed, Judged, Asked, Voted, Commented, Ruled, Consented, Revoked,
-    Intended, Settled, Failed,
+    Created, Resumed, Judged, Asked, Voted, Commented, Ruled, Consented, Revoked, Intended,
+    Withheld, Settled, Failed,
 )  # fmt: skip
 
 

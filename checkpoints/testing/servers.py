@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ..client import ClusterTransport
+from ..cluster import ClusterLines
 from ..connect import open_store
 from ..keys import Keys
 from ..model import RunId
@@ -106,13 +106,11 @@ class Clients:
     async def vandal(self, partitions: int) -> RedisVandal:
         store = await self()
         line = store._line
-        if not isinstance(line, ClusterTransport):
+        if not isinstance(line, ClusterLines):
             return RedisVandal(line.call, self.namespace, partitions)
-        cluster: Any = line._client
 
         async def names() -> list[bytes]:
-            nodes = cluster.get_primaries()
-            found = [await cluster.execute_command("KEYS", "*", target_nodes=one) for one in nodes]
+            found = [await one.call("KEYS", "*") for one in await line.primaries()]
             return [name for part in found for name in part]
 
         return RedisVandal(line.call, self.namespace, partitions, names)
@@ -131,11 +129,19 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def start_redis(path: Path, folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    """A redis-server of the system that answers."""
-    binary = shutil.which("redis-server")
+def redis_binary(name: str = "redis-server") -> str:
+    """The path of a server program; the test fails where there is none."""
+    binary = shutil.which(name)
     if binary is None:
-        pytest.fail("there is no redis-server for this test. Run: apt-get install redis-server")
+        pytest.fail(f"there is no {name} for this test. Run: apt-get install redis-server")
+    return binary
+
+
+def start_redis(
+    path: Path, folder: Path, *options: str, binary: str = "redis-server"
+) -> subprocess.Popen[bytes]:
+    """A redis-server of the system, or another program like it, that answers."""
+    binary = redis_binary(binary)
     process = subprocess.Popen(
         [
             *(binary, "--port", "0", "--unixsocket", str(path), "--dir", str(folder)),
@@ -161,9 +167,7 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 @contextmanager
 def start_cluster(folder: Path) -> Iterator[int]:
     """Three nodes of the system's redis-server that share the slots: the first one's port."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.fail("there is no redis-server for this test. Run: apt-get install redis-server")
+    binary = redis_binary()
     ports = [free_port() for _ in range(3)]
     nodes = []
     for port in ports:

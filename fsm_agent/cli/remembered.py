@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from checkpoints.address import parse
+from checkpoints.address import parse, without_password
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli.failures import USAGE, CliError
 from fsm_agent.cli.process import say
@@ -20,15 +20,6 @@ from fsm_agent.cli.process import say
 KEPT_RUNS = 1000
 
 JsonObject = dict[str, Any]
-
-
-def without_password(store: str) -> str:
-    """The address as it may be shown and kept."""
-    address = parse(store)
-    if not address.password:
-        return store
-    scheme, _, rest = store.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def load(path: str, folder: str | None = None) -> Agent:

@@ -27,7 +27,7 @@ class Settings:
     @property
     def store_option(self) -> str:
         """What must be added to a command that is shown, so that it means the same store."""
-        from fsm_agent.cli.remembered import without_password
+        from checkpoints.address import without_password
 
         if self.store == default_store_url():
             return ""

@@ -10,12 +10,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from checkpoints.errors import CheckpointError, EntryTooLarge, LeaseLost, StoreUnavailable
+from checkpoints.errors import (
+    CheckpointError,
+    EntryTooLarge,
+    LeaseLost,
+    NotDurable,
+    StoreUnavailable,
+)
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError, UsageError
 from fsm_agent.run.content import clean_text
-from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled
+from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled, Withheld
 from fsm_agent.run.event import LiveEvent
 from fsm_agent.run.record import OpenCall
 from fsm_agent.run.signal import CancelRequested, Decided, Stirred
@@ -103,8 +109,7 @@ class _Batch:
                 if self._ending:
                     await self._stop_running()
                     break
-                works = self._advance()
-                await self._put_intents_on_record(works)
+                works = await self._put_intents_on_record(self._advance())
                 if self._is_alone(works):
                     await self._run_alone(works[0])
                     continue
@@ -137,7 +142,7 @@ class _Batch:
         if not run.has_unsettled_calls:
             return self._leave()
         deadlines = [ask.expires_ms for ask in run.open_asks if ask.expires_ms]
-        deadlines += self._seen.probe_at_ms.values()
+        deadlines += self._seen.again_at_ms.values()
         parked = self._seen.parked.values()
         deadlines += [waits.wake_ms for waits in parked if waits.wake_ms is not None]
         is_waiting = bool(run.open_asks) or any(waits.status == "waiting" for waits in parked)
@@ -228,13 +233,47 @@ class _Batch:
 
     # -- running ------------------------------------------------------------------------------
 
-    async def _put_intents_on_record(self, works: list[Work]) -> None:
-        """Before anything starts, and with the lease still certain afterwards."""
-        if any(isinstance(work, Start) for work in works):
-            await self._session.flush()
+    async def _put_intents_on_record(self, works: list[Work]) -> list[Work]:
+        """Before anything starts, and with the lease still certain afterwards: what may start.
+
+        Where the store was told to make sure that it keeps what it acknowledged, and cannot, calls
+        that must not be made twice are put off.
+        """
+        starts = [work for work in works if isinstance(work, Start)]
+        if starts:
+            is_critical = any(start.intent.effect == "unsafe" for start in starts)
+            try:
+                await self._session.flush(is_critical=is_critical)
+            except NotDurable as error:
+                works = self._withhold(works, str(error))
             await self._make_sure_of_lease()
         for work in works:
             self._seen.forget(work.call_id)
+        return works
+
+    def _withhold(self, works: list[Work], why: str) -> list[Work]:
+        """Put off calls whose intent is on record, and return the rest of the work.
+
+        Nothing was sent, so nobody has to be asked about them; but for a call that was started
+        before, the gap of that start stays.
+        """
+        run, seen = self._session.run, self._seen
+        again_ms = self._session.now_ms() + int(self._deps.settings.unconfirmed_retry_s * 1000)
+        facts, rest = [], []
+        for work in works:
+            if not isinstance(work, Start) or work.intent.effect in ("read", "idempotent"):
+                rest.append(work)
+                continue
+            seen.again_at_ms[work.call_id] = again_ms
+            if run.call(work.call_id).since_ms == work.intent.at_ms:
+                facts.append(Withheld(work.call_id, why))
+            else:
+                seen.gaps.add(work.call_id)
+                seen.verified.discard(work.call_id)
+        if facts:
+            log.warning("act.calls_withheld", calls=[fact.call_id for fact in facts], why=why)
+            self._session.stage(Trigger.PROGRESSED, *facts)
+        return rest
 
     def _is_alone(self, works: list[Work]) -> bool:
         """Whether there is one piece of work, and nothing else that could happen meanwhile."""
@@ -424,5 +463,5 @@ class _Batch:
             case "run_again":
                 self._seen.verified.add(call_id)
             case _:
-                self._seen.probe_at_ms[call_id] = unlock_ms
+                self._seen.again_at_ms[call_id] = unlock_ms
         return ()

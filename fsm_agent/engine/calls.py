@@ -60,7 +60,7 @@ class Sightings:
     deaths: dict[str, str] = field(default_factory=dict)  # how a tool's own process ended
     verified: set[str] = field(default_factory=set)  # their check said that nothing happened
     doubts: dict[str, str] = field(default_factory=dict)  # why a probe could not settle the gap
-    probe_at_ms: dict[str, int] = field(default_factory=dict)  # a probe to be asked again, and when
+    again_at_ms: dict[str, int] = field(default_factory=dict)  # not before then: a probe, a start
     unstopped: set[str] = field(default_factory=set)  # given up, still running in a thread of ours
 
     parked: dict[str, Waits] = field(default_factory=dict)  # calls whose child run waits
@@ -69,7 +69,7 @@ class Sightings:
         """A new start or probe is under way: what was seen belongs to the one before."""
         self.gaps.discard(call_id)
         self.parked.pop(call_id, None)
-        self.probe_at_ms.pop(call_id, None)
+        self.again_at_ms.pop(call_id, None)
         self.verified.discard(call_id)
         self.doubts.pop(call_id, None)
 
@@ -92,6 +92,8 @@ class Scene:
         Raises UsageError for stored work that this code cannot serve.
         """
         call_id, name = call.call.call_id, call.call.name
+        if self.now_ms < self.seen.again_at_ms.get(call_id, 0):
+            return None
         if call.call.problem:
             text = f"The call was not made: {call.call.problem}."
             return Settled(call_id, "error", text)
@@ -205,7 +207,7 @@ class Scene:
     ) -> Request | Work | None:
         assert call.intent
         call_id, now_ms = call.call.call_id, self.now_ms
-        if call_id not in self.seen.gaps or now_ms < self.seen.probe_at_ms.get(call_id, 0):
+        if call_id not in self.seen.gaps:
             return None
         timeouts = self.seen.timeouts.get(call_id, 0)
         why = "It ran into its time limit." if timeouts else "No result of it is on record."

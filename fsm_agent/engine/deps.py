@@ -28,6 +28,7 @@ class EngineSettings:
     retry_base_s: float = 0.5  # first back-off after a model failure, doubled each time
     retry_cap_s: float = 60.0
     outage_retry_s: float = 900.0  # until a worker looks again after `limits.failures` in a row
+    unconfirmed_retry_s: float = 5.0  # until a call is tried again that the store did not confirm
     max_recoveries: int = 5  # takeovers without progress before the run is given up
 
 

@@ -11,7 +11,9 @@ from checkpoints.errors import (
     CheckpointError,
     CorruptEntry,
     LeaseLost,
+    NotDurable,
     StoreDiverged,
+    StoreRegressed,
     StoreUsageError,
 )
 from checkpoints.model import Claim, Entry, RunId
@@ -125,13 +127,23 @@ async def _drive_held(
                 _give_up(session, claim.head.recoveries)
             park = await drive(session, agent, deps)
     except LeaseLost:
-        await _report_orphans(session, deps)
+        await _report_orphans(session, deps, "after the run was taken over")
+        raise
+    except StoreRegressed as error:
+        lost = f"after the store had lost entries {error.stored_seq + 1} to {error.known_seq}"
+        await _report_orphans(session, deps, lost)
+        await _set_aside(claim, deps)
         raise
     except asyncio.CancelledError:
         # Whoever stopped us meant the process, not the run: let another worker go on at once.
         await asyncio.shield(_give_back(claim, deps, is_due=True))
         raise
     except CheckpointError as error:
+        if isinstance(error, NotDurable):
+            # What was done is on record. Later, when the copies may have followed.
+            wait_ms = int(deps.settings.unconfirmed_retry_s * 1000)
+            with contextlib.suppress(CheckpointError):
+                await deps.store.release(claim.lease, due_ms=session.now_ms() + wait_ms)
         if isinstance(error, StoreUsageError):  # such as an entry above the size cap
             await _give_back(claim, deps, is_due=False)
         raise
@@ -159,14 +171,28 @@ async def _give_back(claim: Claim, deps: Deps, *, is_due: bool) -> None:
         await deps.store.release(claim.lease, due_ms=due_ms)
 
 
-async def _report_orphans(session: Session, deps: Deps) -> None:
+async def _set_aside(claim: Claim, deps: Deps) -> None:
+    """Keep workers from a run of which entries were lost: they would repeat what those did.
+
+    The grant of our lease may be among what was lost; the store's claim then does the same.
+    """
+    await _give_back(claim, deps, is_due=False)
+    lease = claim.lease
+    with contextlib.suppress(CheckpointError):
+        again = await deps.store.claim(
+            lease.run_id, owner=lease.owner, nonce=deps.new_id(), term_ms=lease.term_ms
+        )
+        await _give_back(again, deps, is_due=True)  # it has all that we know of
+
+
+async def _report_orphans(session: Session, deps: Deps, when: str) -> None:
     """File what we saw of a run that is no longer ours: evidence for whoever settles it."""
     owner = session.lease.owner
     reports = [
-        Orphan(owner, result.call_id, result.status, result.text[:500])
+        Orphan(owner, result.call_id, when, result.status, result.text[:500])
         for result in session.unacknowledged()
     ]
-    reports += [Orphan(owner, call_id) for call_id in session.under_way()]
+    reports += [Orphan(owner, call_id, when) for call_id in session.under_way()]
     for report in reports:
         with contextlib.suppress(CheckpointError):
             await deps.store.report_orphan(session.lease.run_id, evidence.encode(report))

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from checkpoints.errors import CheckpointError, StoreUnavailable
-from checkpoints.model import Ask, Claim, Comment, Commit, Status
+from checkpoints.errors import CheckpointError, NotDurable, StoreUnavailable
+from checkpoints.model import Ask, Claim, Comment, Commit, Committed, Status
 from fsm_agent.context.window import Window
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
-from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Intended, Resumed, Settled
+from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Intended, Resumed, Settled, Withheld
 from fsm_agent.run.event import EntryEvent, ParkedEvent
 from fsm_agent.run.record import Record, Run, moved, taken
 from fsm_agent.run.signal import (
@@ -109,23 +109,24 @@ class Session:
         self.signals.pop(signal_id, None)
         self._consumed.append(signal_id)
 
-    async def flush(self, park: Park | None = None) -> None:
+    async def flush(self, park: Park | None = None, *, is_critical: bool = False) -> None:
         """Make everything staged true in one commit; with `park`, give the run back in it.
 
         Raises LeaseLost, StoreDiverged or StoreUnavailable: nothing may be done on the word of
-        what was staged.
+        what was staged. NotDurable is another matter: it is on record, the session goes on, and
+        only what must not happen twice (`is_critical`) may not be done on its word yet.
         """
         if park or self.run.is_over:
             self._deps.heartbeat.let_go(self.lease)
         if self._staged:
-            await self._commit(park)
+            await self._commit(park, is_critical)
         elif park:
             await self._deps.store.release(self.lease, due_ms=park.wake_ms)
         if park:
             asks = tuple(ask.ask_id for ask in self.run.open_asks)
             self._deps.emit(ParkedEvent(self.run.run_id, park.status, asks, park.wake_ms))
 
-    async def _commit(self, park: Park | None) -> None:
+    async def _commit(self, park: Park | None, is_critical: bool) -> None:
         tell = self._deps.on_notices
         told = notices(self.run, self._to_tell, self.now_ms()) if tell else ()
         commit = Commit(
@@ -142,8 +143,19 @@ class Session:
             seen_mail=self._seen_mail,
             outbox=told,
             is_progress=any(_is_progress(event.record) for event in self._staged),
+            is_critical=is_critical,
         )
-        committed = await self._deps.store.commit(self.lease, commit)
+        try:
+            committed = await self._deps.store.commit(self.lease, commit)
+        except NotDurable as error:
+            self._take_committed(error.committed)
+            raise
+        finally:
+            if told and tell:
+                tell()  # in vain, where the commit was refused
+        self._take_committed(committed)
+
+    def _take_committed(self, committed: Committed) -> None:
         self._seq, self._chain = committed.seq, committed.chain
         self._mail = max(self._mail, committed.mail)
         if self.has_new_mail:
@@ -151,8 +163,6 @@ class Session:
         self._server_ms, self._measured_s = committed.server_ms, self._deps.clock.steady_s()
         events, self._staged = self._staged, []
         self._opened, self._consumed, self._to_tell = [], [], []
-        if tell and told:
-            tell()
         for event in events:
             self._deps.emit(event)
 
@@ -267,7 +277,7 @@ def _is_progress(record: Record) -> bool:
     """Whether an entry is more than another try: a crash loop makes only tries."""
     if record.trigger is Trigger.BEGAN:
         return False
-    return not all(isinstance(delta, (Intended, Resumed)) for delta in record.deltas)
+    return not all(isinstance(delta, (Intended, Resumed, Withheld)) for delta in record.deltas)
 
 
 def snapshot_of(run: Run) -> codec.Snapshot:

@@ -250,6 +250,13 @@ class Intended(Delta, frozen=True, tag="intended"):
     deadline_ms: int  # when the tool is cut off at the latest
 
 
+class Withheld(Delta, frozen=True, tag="withheld"):
+    """The call whose intent is on record was not started after all, and may start again."""
+
+    call_id: str
+    reason: str
+
+
 class Delegated(Delta, frozen=True, tag="delegated"):
     """The call that is about to start is the work of a child run. With its Intended."""
 
@@ -310,8 +317,8 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 
 AnyDelta = (
-    Created | Nested | Carried | Entered | Planned | Stepped | Raised | Resumed | Observed | Began
-    | Replied | Signed | Proposed | ModelFailed | Asked | AskedOn | Judged | Voted | Ruled
-    | Attested | Consented | Revoked | Intended | Delegated | Detailed | Settled | Hinted
-    | Finalising | Answered | Failed | Commented
+    Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
+    | AskedOn | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Withheld
+    | Delegated | Detailed | Settled | Hinted | Finalising | Answered | Failed | Carried | Entered
+    | Planned | Stepped | Raised | Proposed | Commented
 )  # fmt: skip

@@ -10,18 +10,15 @@ class Orphan(msgspec.Struct, frozen=True, array_like=True):
 
     owner: str
     call_id: str
+    when: str  # 'after the run was taken over', or what else had come between
     status: str = ""  # a ResultStatus; '': it was cut off without a result
     text: str = ""  # the beginning of its result
 
     def __str__(self) -> str:
         if not self.status:
-            return (
-                f"{self.owner}: call {self.call_id} was under way when the run was taken over, "
-                "and was cut off"
-            )
+            return f"{self.owner}: call {self.call_id} was under way, and was cut off {self.when}"
         return (
-            f"{self.owner}: call {self.call_id} ended with {self.status} after the run was taken "
-            f"over: {self.text}"
+            f"{self.owner}: call {self.call_id} ended with {self.status} {self.when}: {self.text}"
         )
 
 
@@ -38,4 +35,5 @@ def decode(body: bytes) -> Orphan:
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, ValueError):
-        return Orphan("unknown worker", "", "unreadable", body[:200].decode(errors="replace"))
+        text = body[:200].decode(errors="replace")
+        return Orphan("unknown worker", "", "at an unknown time", "unreadable", text)

@@ -55,6 +55,7 @@ from .delta import (
     Stepped,
     StepStatus,
     Voted,
+    Withheld,
 )
 from .limits import Limits
 from .state import FINAL, State, Trigger, destination
@@ -362,6 +363,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             return _with_call(
                 run, replace(call, intent=delta, starts=delta.attempt, since_ms=since_ms)
             )
+        case Withheld():
+            return _with_call(run, replace(run.call(delta.call_id), intent=None))
         case Delegated():
             return _with_call(run, replace(run.call(delta.call_id), delegated=delta))
         case Detailed():

@@ -38,6 +38,7 @@ from fsm_agent.run.delta import (
     Signed,
     Stepped,
     Voted,
+    Withheld,
 )
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.run.limits import Limits
@@ -188,6 +189,10 @@ class Story:
                 return [Line("decided", text, "warn")]
             case Intended():
                 return [self._intended(delta)]
+            case Withheld():
+                self.started.pop(delta.call_id, None)
+                text = f"did not start {self.name(delta.call_id)} after all"
+                return [Line("act", text, "warn", more=one_line(delta.reason, 160))]
             case Settled():
                 return [self._settled(delta)]
             case Hinted():

@@ -58,6 +58,7 @@ from fsm_agent.run.delta import (
     Signed,
     Stepped,
     Voted,
+    Withheld,
 )
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import Record
@@ -119,6 +120,7 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     Consented: st.builds(Consented, texts, texts, texts, texts, ints, texts, texts, texts),
     Revoked: st.builds(Revoked, texts, texts, ints, texts),
     Intended: st.builds(Intended, texts, effects, texts, ints, ints, ints),
+    Withheld: st.builds(Withheld, texts, texts),
     Delegated: st.builds(Delegated, texts, texts, ints),
     Detailed: st.builds(Detailed, texts, st.booleans(), texts,
                         st.lists(st.builds(Source, texts, texts, texts), max_size=2).map(tuple),

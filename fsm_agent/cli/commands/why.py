@@ -23,6 +23,7 @@ from fsm_agent.run.delta import (
     Ruled,
     Settled,
     Voted,
+    Withheld,
 )
 from fsm_agent.telling.words import RULED_WORDS
 
@@ -115,6 +116,8 @@ def _words(row: AuditRow) -> list[str]:
             return [f"{clock(fact.said_ms)}  {said}"]
         case Intended():
             return [f"{at}  started, time {fact.attempt}"]
+        case Withheld():
+            return [f"{at}  not started after all: {one_line(fact.reason, 160)}"]
         case Settled():
             return [f"{at}  {fact.status}: {one_line(fact.text, 160)}"]
         case _:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from checkpoints.address import without_password
 from checkpoints.errors import StoreUnavailable
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asjson, failures, process, remembered
@@ -74,7 +75,7 @@ def _agents(paths: tuple[str, ...]) -> dict[str, Agent]:
 
 async def _work(agents: dict[str, Agent], once: bool, lease_s: float | None) -> int:
     async with working(_hear, lease_s=lease_s) as runtime:
-        say(f"worker for {', '.join(agents)} on {remembered.without_password(current().store)}")
+        say(f"worker for {', '.join(agents)} on {without_password(current().store)}")
         if once:
             count = await work_due_once(runtime, agents, on_result=_told)
             say(f"worked on {count} run{'s' if count != 1 else ''}.")
