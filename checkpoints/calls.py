@@ -10,7 +10,6 @@ from collections.abc import (
     Iterable,
 )
 from random import Random, SystemRandom
-from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from . import answers, scripts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from checkpoints.address import parse
+from checkpoints.address import parse, without_password
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asjson, failures, process, remembered
 from fsm_agent.cli.failures import USAGE, CliError
@@ -132,7 +132,7 @@ async def _serve(
         desk = Desk(
             runtime=runtime,
             auth=auth,
-            keys=load_keys(remembered.without_password(store), address.folder),
+            keys=load_keys(without_password(store), address.folder),
             feeds=feeds_of(runtime, settings),
             settings=settings,
             agents=agents,

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from checkpoints.address import parse
-from fsm_agent.cli import asjson, failures, process, remembered
+from checkpoints.address import parse, without_password
+from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import common, current
@@ -58,7 +58,7 @@ def link_command(
     """
     store = current().store
     request = process.run(lambda: _request(run_id, ask_id))
-    keys = load_keys(remembered.without_password(store), parse(store).folder)
+    keys = load_keys(without_password(store), parse(store).folder)
     token = make_link(
         keys,
         request,
