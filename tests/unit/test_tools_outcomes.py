@@ -119,9 +119,6 @@ async def test_a_result_that_comes_while_the_call_is_cancelled_is_handed_over():
 
 
 async def test_a_call_that_gives_in_to_its_cancellation_has_no_late_result():
-    late, running = await cancelled_midway(lambda: asyncio.sleep(0))
-    assert late == []
-
     async def obedient() -> None:
         await asyncio.sleep(60)
 
