@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,3 +106,25 @@ def test_the_approvals_section_declares_tools() -> None:
     tools = namespace["tools"]
     assert isinstance(tools, list)
     assert [each.name for each in tools] == ["refund", "delete_account", "ask_user"]
+
+
+def test_the_crash_test_of_the_example_passes(folder: Path) -> None:
+    (command,) = [b for b in blocks("sh") if b.startswith("fsm-agent crashtest")]
+    _, *words = shlex.split(command)
+
+    done = run(cli(*words), folder, dict(os.environ))
+
+    table = next(block for block in blocks("text") if block.startswith("where"))
+    shown, told = table.splitlines(), done.stdout.splitlines()
+    assert told[:-1] == shown[:-1]
+    assert re.sub(r"in \d+ s", "", told[-1]) == re.sub(r"in \d+ s", "", shown[-1])
+
+
+def test_the_crash_test_in_pytest_passes(folder: Path) -> None:
+    code = next(block for block in blocks("python") if "crash_sweep" in block)
+    (folder / "test_desk.py").write_text(code)
+    (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+
+    done = run([sys.executable, "-m", "pytest", "-q", "test_desk.py"], folder, dict(os.environ))
+
+    assert "1 passed" in done.stdout

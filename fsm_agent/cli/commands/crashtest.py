@@ -361,6 +361,7 @@ def _summary(report: Report, took_s: float) -> dict[str, object]:
         "failed": [str(outcome.case) for outcome in report.failed],
         "never_reached": report.never_reached,
         "skipped": len(report.skipped),
+        "unsteady": list(map(str, report.unsteady)),
         "uncalled": list(report.uncalled),
         "seed": report.seed,
         "took_ms": round(took_s * 1000),

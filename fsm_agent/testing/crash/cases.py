@@ -57,6 +57,9 @@ class Player:
             case=case,
             folder=str(folder),
             is_reached=struck == len(case.strikes),
+            is_passed=all(
+                _has_passed(strike, folder, number) for number, strike in enumerate(case.strikes, 1)
+            ),
             endings=tuple(endings),
             evidence=_read_evidence(folder),
             traces=tuple(_lines(folder / f"points-{n}") for n in range(1, len(endings) + 1)),
@@ -85,6 +88,12 @@ class Player:
 
 def _has_struck(strike: Strike, ending: Ending, hit: Path) -> bool:
     return ending.how == "killed" if strike.is_kill else hit.exists()
+
+
+def _has_passed(strike: Strike, folder: Path, number: int) -> bool:
+    if strike.is_kill:
+        return strike.kill_at in _lines(folder / f"points-{number}")
+    return strike.point in _lines(folder / f"wire-{number}")
 
 
 def _read_evidence(folder: Path) -> Evidence | None:

@@ -97,6 +97,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
     case: Case
     folder: str
     is_reached: bool  # every strike fell
+    is_passed: bool  # the processes passed every point that was to be struck
     endings: tuple[Ending, ...]
     evidence: Evidence | None = None
     traces: tuple[tuple[str, ...], ...] = ()  # points of each process

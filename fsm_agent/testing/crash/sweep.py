@@ -187,7 +187,7 @@ class _Sweep:
 
     def _play(self, cases: Sequence[Case], report: Report) -> None:
         self._total += len(cases)
-        offset = len(report.outcomes) + len(report.skipped)
+        offset = self._done
         jobs = min(self._plan.jobs, len(cases))
         found = self._alone(cases, offset) if jobs <= 1 else self._in_lanes(cases, offset, jobs)
         for case, outcome in zip(cases, found, strict=True):
@@ -195,6 +195,9 @@ class _Sweep:
                 report.skipped.append(case)
                 continue
             problems = judged(outcome, report.undisturbed, is_comparable=report.is_comparable)
+            if not outcome.is_passed and not problems and not self._plan.replay:
+                report.unsteady.append(case)
+                continue
             report.outcomes.append(msgspec.structs.replace(outcome, problems=problems))
 
     def _alone(self, cases: Sequence[Case], offset: int) -> list[Outcome | None]:

@@ -27,6 +27,11 @@ def lines(report: Report, *, took_s: float) -> Iterator[str]:
         yield f"warning: this task never calls {', '.join(report.uncalled)}, which stays untested."
     if not report.is_comparable:
         yield "warning: two undisturbed runs gave different answers, so answers are not compared."
+    if report.unsteady:
+        yield (
+            f"note: {_count(len(report.unsteady), 'case')} never came to their point, as parallel"
+            f" calls may end together or apart: {', '.join(map(str, report.unsteady[:3]))}."
+        )
     if report.skipped:
         yield f"warning: the budget was used up before {_count(len(report.skipped), 'case')}."
     yield from _failures(report)
@@ -40,7 +45,8 @@ def verdict(report: Report, took_s: float) -> str:
         return f"ok: {runs}, each ends as undisturbed, and no effect is doubled or lost."
     if report.failed:
         return f"failed: {len(report.failed)} of {runs}."
-    return f"failed: the budget was too small. {runs}."
+    why = "the budget was too small" if report.skipped_singles else "each run takes another way"
+    return f"failed: {why}. {runs}."
 
 
 def places(report: Report) -> str:
