@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from .case import Case, Strike
-from .children import fork, wait_for
+from .children import fork, not_outliving, wait_for
 from .evidence import Ending, Evidence, Outcome
 from .life import Life
 from .scenario import Scenario
@@ -68,13 +68,13 @@ class Player:
         )
 
     def _lived(self, life: Life) -> Ending:
-        code = wait_for(
-            fork(
-                life.live,
-                time_limit_s=self.scenario.time_limit_s,
-                output=str(life.folder / f"output-{life.number}"),
-            )
+        pid = fork(
+            life.live,
+            time_limit_s=self.scenario.time_limit_s,
+            output=str(life.folder / f"output-{life.number}"),
         )
+        with not_outliving(pid):
+            code = wait_for(pid)
         if code == -signal.SIGKILL:
             return Ending("killed")
         if code == -signal.SIGALRM:

@@ -6,12 +6,15 @@ import asyncio
 import os
 import signal
 import sys
+import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from fsm_agent.errors import UsageError
+
+STOP_S = 5.0  # for a child that was told to stop
 
 
 def in_child(body: Callable[[], None], *, time_limit_s: float = 30.0) -> int:
@@ -42,6 +45,35 @@ def wait_for(pid: int) -> int:
     """Wait for a child to end. Its exit code, or minus the signal."""
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def not_outliving(*pids: int) -> Iterator[None]:
+    """If the block is left by an error, such as Ctrl-C, these children are stopped, and waited for.
+
+    SIGTERM first, so that a child that has children of its own can stop those.
+    """
+    try:
+        yield
+    except BaseException:
+        for pid in pids:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGTERM)
+        for pid in pids:
+            with suppress(ChildProcessError):
+                _reap(pid)
+        raise
+
+
+def _reap(pid: int) -> None:
+    """Wait for a child that was told to stop, and kill it if it does not."""
+    end = time.monotonic() + STOP_S
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(0.005)
 
 
 def refuse_event_loop() -> None:

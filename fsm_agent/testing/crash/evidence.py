@@ -12,6 +12,7 @@ import msgspec
 
 from checkpoints.model import RunId
 from checkpoints.store import Store
+from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.content import EffectClass
 from fsm_agent.run.delta import AnyDelta, Asked, Delegated, Intended, Replied, Resumed, Settled
@@ -28,8 +29,13 @@ class Journal(msgspec.Struct, frozen=True):
     entries: tuple[tuple[int, bytes, bytes], ...]
 
     def deltas(self) -> Iterator[AnyDelta]:
+        """Every fact up to the first entry that cannot be read, which is for a judge to name."""
         for _, _, body in self.entries:
-            yield from codec.decode(body).deltas
+            try:
+                record = codec.decode(body)
+            except CorruptRecord:
+                return
+            yield from record.deltas
 
 
 class AskSeen(msgspec.Struct, frozen=True):
@@ -68,7 +74,7 @@ class Evidence(msgspec.Struct, frozen=True, dict=True):
             for delta in journal.deltas():
                 if isinstance(delta, kind):
                     call_id: str = getattr(delta, "call_id", "")
-                    yield self.tool_of[journal.run_id, call_id], delta
+                    yield self.tool_of.get((journal.run_id, call_id), "?"), delta
 
     @cached_property
     def classes(self) -> dict[str, EffectClass]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class Life:
     def live(self) -> None:
         """The body of the forked process. How it ended is written down, unless it was killed."""
         let_go_of_keepers()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # whoever stops the sweep means no run of it
         random.seed(self.scenario.seed)
         world = self.folder / "world"
         world.mkdir(exist_ok=True)

@@ -63,8 +63,12 @@ def answer(outcome: Outcome, whole: Evidence, is_comparable: bool) -> Iterator[s
     is_, was = outcome.result, whole.result
     if is_.status != was.status:
         yield f"it is {is_.status} ({is_.reason}: {is_.message}), undisturbed {was.status}"
-    elif is_.answer != was.answer and is_comparable and not outcome.asked_in_doubt:
+    elif not is_comparable or outcome.asked_in_doubt:
+        return
+    elif is_.answer != was.answer:
         yield f"its answer is {_short(is_.answer)}, undisturbed {_short(was.answer)}"
+    elif is_.turns != was.turns:
+        yield f"it took {is_.turns} turns, undisturbed {was.turns}"
 
 
 def _short(text: str | None) -> str:
@@ -132,7 +136,9 @@ def journal(found: Journal) -> Iterator[str]:
     deltas = list(found.deltas())
     asked = [call.call_id for d in deltas if isinstance(d, Replied) for call in _valid(d)]
     results = Counter(d.call_id for d in deltas if isinstance(d, Settled))
-    for call_id in asked:
+    for call_id, count in Counter(asked).items():
+        if count != 1:
+            yield f"{name}: call {call_id} was asked for {_times(count)}"
         if results[call_id] != 1:
             yield f"{name}: call {call_id} has {results[call_id]} results"
     for call_id in results.keys() - set(asked):

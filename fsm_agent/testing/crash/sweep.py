@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,7 +19,7 @@ from fsm_agent.errors import AgentError, UsageError, did_you_mean
 
 from .case import WIRE, Case, Strike, kill
 from .cases import Player
-from .children import fork, refuse_event_loop
+from .children import fork, not_outliving, refuse_event_loop
 from .evidence import Outcome
 from .keeper import kept_store, let_go_of_keepers, scratch
 from .ledger import Ledger
@@ -219,6 +220,7 @@ class _Sweep:
 
         def lane(first: int) -> None:
             let_go_of_keepers()
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of its own children
             for i in range(first, len(cases), jobs):
                 outcome = self._in_time(cases[i], offset + i)
                 draft = files[i].with_suffix(".draft")
@@ -230,13 +232,8 @@ class _Sweep:
             fork(lambda n=n: lane(n), time_limit_s=LANE_S, output=output)  # type: ignore[misc]
             for n in range(jobs)
         }
-        try:
+        with not_outliving(*lanes):
             self._await_lanes(set(lanes), files)
-        except BaseException:
-            for pid in lanes:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-            raise
         missing = [file.name for file in files if not file.exists()]
         if missing:
             raise SweepFailed(f"a process of the sweep died: {Path(output).read_text()[-500:]}")
