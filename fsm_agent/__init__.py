@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsm_agent.capabilities.agent import Agent
+    from fsm_agent.capabilities.chat import chat
+    from fsm_agent.capabilities.hooks import Hooks
+    from fsm_agent.capabilities.phase import Capability, Phase
+    from fsm_agent.capabilities.plan import plan
+    from fsm_agent.capabilities.react import react
+    from fsm_agent.capabilities.research import research
+    from fsm_agent.capabilities.solve import solve
     from fsm_agent.notify.webhook import Webhook
     from fsm_agent.run.content import Source
     from fsm_agent.run.limits import Limits
@@ -35,6 +42,14 @@ if TYPE_CHECKING:
 # not pay for the store and the engine.
 _HOMES = {
     "Agent": "fsm_agent.capabilities.agent",
+    "Capability": "fsm_agent.capabilities.phase",
+    "Hooks": "fsm_agent.capabilities.hooks",
+    "Phase": "fsm_agent.capabilities.phase",
+    "chat": "fsm_agent.capabilities.chat",
+    "plan": "fsm_agent.capabilities.plan",
+    "react": "fsm_agent.capabilities.react",
+    "research": "fsm_agent.capabilities.research",
+    "solve": "fsm_agent.capabilities.solve",
     "Limits": "fsm_agent.run.limits",
     "Result": "fsm_agent.runtime",
     "Runtime": "fsm_agent.runtime",
@@ -65,8 +80,11 @@ _HOMES = {
 
 __all__ = [
     "Agent",
+    "Capability",
+    "Hooks",
     "Limits",
     "McpServer",
+    "Phase",
     "Resources",
     "Result",
     "Runtime",
@@ -78,6 +96,7 @@ __all__ = [
     "ask_user",
     "ask_user_within",
     "cannot_tell",
+    "chat",
     "done",
     "keyed",
     "mcp_servers",
@@ -85,8 +104,12 @@ __all__ = [
     "not_done",
     "partial",
     "pause",
+    "plan",
     "probed",
+    "react",
+    "research",
     "run_sync",
+    "solve",
     "terminate",
     "tool",
     "tool_from",

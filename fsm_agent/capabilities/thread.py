@@ -43,8 +43,7 @@ def _words(run: Run, agent: Agent) -> Iterator[Message]:
     if run.answer:
         yield AssistantMessage(_answer_label(agent), run.answer.text)
     elif run.failure:
-        text = f"[This ended without an answer: {run.failure.reason}. {run.failure.message}]"
-        yield NoteMessage(text)
+        yield NoteMessage(f"[This ended without an answer: {run.failure.reason}.]")
 
 
 def _cut(message: Message, most_chars: int) -> Message:

@@ -27,6 +27,7 @@ _ENTRIES = {
     "doctor": _Entry("See it work", "doctor", "Check this machine, the store and the settings."),
     "crashtest": _Entry("See it work", "crashtest", "Kill your own agent at every write."),
     "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
+    "chat": _Entry("Work", "chat", "Talk with an agent, message after message."),
     "resume": _Entry("Work", "run", "Go on with a run, whoever worked on it before."),
     "worker": _Entry("Work", "worker", "Work on every run that is due."),
     "inbox": _Entry("Look", "inbox", "Serve the web inbox for people who approve."),

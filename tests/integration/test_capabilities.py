@@ -481,7 +481,7 @@ async def test_a_run_without_an_answer_says_so_in_the_conversation(bench: Bench)
 
     assert first.status == "error"
     assert run.history[0] == UserMessage("How much?")
-    assert "ended without an answer: repairs" in run.history[1].text
+    assert "ended without an answer: repairs." in run.history[1].text
 
 
 async def test_only_a_run_that_is_over_can_be_continued(bench: Bench) -> None:
