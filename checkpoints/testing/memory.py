@@ -292,7 +292,7 @@ def _limited(
 def _lua() -> Any:
     """One Lua for all servers: a script keeps nothing between two calls."""
     try:
-        # The Lua of the servers. Another one beside fakeredis's would share its C symbols and crash.
+        # The servers' Lua. Another one beside fakeredis's would share its C symbols and crash.
         from lupa.lua51 import LuaRuntime
     except ImportError as error:
         raise RuntimeError(
