@@ -100,6 +100,12 @@ class Capability:
         """The one whose terminal labels end the run, and in which a finish is forced."""
         return self.phases[-1]
 
+    @property
+    def spoken(self) -> frozenset[str]:
+        """Labels under which the agent says something to the person and goes on."""
+        protocols = [phase.protocol for phase in self.phases if phase.protocol]
+        return frozenset[str]().union(*(each.final & each.intermediate for each in protocols))
+
     def phase(self, run: Run) -> Phase:
         """The phase that the run is in: the last one while a finish is forced.
 

@@ -97,7 +97,7 @@ def research(
         "You look into one question. Use your tools, keep to what you find, and say what stays "
         "unknown.",
         tools=as_tools(tools),
-        capability=Capability(Phase(name="research", protocol=RESEARCH, advance=_after_append)),
+        capability=Capability(Phase(name="", protocol=RESEARCH, advance=_after_append)),
         limits=researcher_limits or Limits(turns=15),
         **asked,
     )

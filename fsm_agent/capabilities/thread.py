@@ -34,11 +34,10 @@ def carried(before: Run, agent: Agent) -> Carried:
 
 
 def _words(run: Run, agent: Agent) -> Iterator[Message]:
-    said = _said_on_the_way(agent)
     for message in run.messages:
         if isinstance(message, UserMessage):
-            yield message
-        elif isinstance(message, AssistantMessage) and message.label in said:
+            yield UserMessage(message.text)  # pictures stay with the run that they were given to
+        elif isinstance(message, AssistantMessage) and message.label in agent.capability.spoken:
             yield AssistantMessage(message.label, message.text)
     if run.answer:
         yield AssistantMessage(_answer_label(agent), run.answer.text)
@@ -51,12 +50,6 @@ def _cut(message: Message, most_chars: int) -> Message:
     if len(message.text) <= most_chars:
         return message
     return replace(message, text=shortened(message.text, most_chars))
-
-
-def _said_on_the_way(agent: Agent) -> frozenset[str]:
-    """Labels under which the agent speaks to the person and goes on."""
-    protocols = [phase.protocol for phase in agent.capability.phases if phase.protocol]
-    return frozenset[str]().union(*(each.final & each.intermediate for each in protocols))
 
 
 def _answer_label(agent: Agent) -> str | None:

@@ -11,14 +11,17 @@ from checkpoints.errors import AskLocked, CheckpointError, DecisionRefused, RunB
 from checkpoints.model import RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asking, failures, process, remembered
-from fsm_agent.cli.clean import one_line
+from fsm_agent.cli.clean import cleaned, one_line
+from fsm_agent.cli.early import turns
 from fsm_agent.cli.ending import end
 from fsm_agent.cli.opening import working
 from fsm_agent.cli.person import operator
-from fsm_agent.cli.process import Stopped, say
+from fsm_agent.cli.process import Stopped, put, say
 from fsm_agent.cli.settings import current
 from fsm_agent.cli.views import View, view_for
 from fsm_agent.errors import AgentError, UsageError
+from fsm_agent.run.delta import Replied
+from fsm_agent.run.event import EntryEvent, Event
 from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Request, Result, Runtime
 from fsm_agent.telling.early import turns
@@ -69,7 +72,7 @@ class Shift:
         return failures.CliError(line, trouble.code)
 
     async def _work(self, begin: Callable[[Runtime], Awaitable[str]]) -> int:
-        async with working(self.view.hear, lease_s=self.lease_s) as runtime:
+        async with working(self._hear, lease_s=self.lease_s) as runtime:
             self.run_id = await begin(runtime)
             self._is_on_record = True
             if self.path:
@@ -79,6 +82,18 @@ class Shift:
             self.view.rest()
             requests = await runtime.requests(self.run_id) if result.asks else []
         return end(result, view=self.view, requests=requests, limits=self._limits)
+
+    def _hear(self, event: Event) -> None:
+        self.view.hear(event)
+        is_shown = sys.stdout.isatty() and sys.stderr.isatty()  # it was streamed there
+        if current().is_json or is_shown or not isinstance(event, EntryEvent):
+            return
+        for fact in event.record.deltas if event.run_id == self.run_id else ():
+            if isinstance(fact, Replied) and self._is_for_the_person(fact):
+                put(cleaned(fact.text))  # as the answer will be
+
+    def _is_for_the_person(self, reply: Replied) -> bool:
+        return reply.violation is None and reply.label in self.agent.capability.spoken
 
     async def _open_view(self, runtime: Runtime) -> None:
         history = await runtime.history(self.run_id)

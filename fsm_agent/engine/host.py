@@ -27,12 +27,16 @@ async def ask_host(
     """What the hook says; None where there is no hook. Raises HostFailed."""
     if hook is None:
         return None
-    limit = asyncio.timeout(timeout_s)
+    limit, task = asyncio.timeout(timeout_s), asyncio.current_task()
     try:
         async with limit:
             said = hook(*given)
             if inspect.isawaitable(said):
                 said = await said
+    except asyncio.CancelledError:
+        if task is None or task.cancelling():
+            raise  # ours: the process stops
+        raise HostFailed(name, "was cancelled from within.") from None
     except Exception as error:
         late = f"did not return within {timeout_s:g} s." if limit.expired() else ""
         raise HostFailed(name, late or f"failed: {error!r}.") from error

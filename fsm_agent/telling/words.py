@@ -149,7 +149,8 @@ class Story:
                 text = f"goes on with the conversation of run {one_line(delta.before, 64)}"
                 return [Line("created", text, "quiet", more=count)]
             case Entered():
-                return [Line(self._place, f"begins: {one_line(delta.phase, 64)}", more=delta.note)]
+                text = f"begins: {one_line(delta.phase, 64)}"
+                return [Line(self._place, text, more=one_line(delta.note, 60))]
             case Planned():
                 return self._planned(delta)
             case Stepped():

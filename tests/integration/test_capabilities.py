@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -574,6 +575,57 @@ async def test_a_tool_that_ends_the_run_may_give_the_value(bench: Bench) -> None
 
     assert (await good.run(agent, "Which?")).value == Place("Bern", 134000)
     assert (await odd.run(agent, "Which?")).value is None
+
+
+async def test_a_native_answer_may_be_typed_too(bench: Bench) -> None:
+    runtime = await bench.runtime(turns(say(None, "Bern"), say(None, BERN)))
+
+    result = await runtime.run(react("n", output=Place), "Which city?")
+
+    assert (result.value, result.turns) == (Place("Bern", 134000), 2)
+
+
+async def test_a_run_whose_phase_is_gone_is_given_back_as_it_was(bench: Bench) -> None:
+    runtime = await bench.runtime(turns(makes_plan("a"), say("FINISH", "x"), finish("done")))
+    waiting = await runtime.run(plan("p"), "Do it.")
+    await runtime.decide(waiting.run_id, waiting.asks[0], "approve", by="mia")
+
+    with pytest.raises(UsageError, match="the phase 'plan'"):
+        await runtime.work(waiting.run_id, Agent("p", tools=[*plan("p").registry]))
+    result = await runtime.work(waiting.run_id, plan("p"))
+
+    assert (result.status, result.answer) == ("done", "done")
+
+
+async def test_a_tool_that_ends_the_run_does_so_in_any_step(bench: Bench) -> None:
+    @tool(effect="read")
+    def stop() -> Any:
+        return terminate("that is all")
+
+    runtime = await bench.runtime(turns(makes_plan("a", "b"), ask(("stop", {}))))
+
+    result = await runtime.run(solve("s", tools=[stop]), "Do it.")
+
+    assert (result.status, result.answer) == ("done", "that is all")
+
+
+async def test_a_cancel_ends_a_run_with_its_child_runs_in_any_phase(bench: Bench) -> None:
+    library = Library(["q0", "q1"])
+    runtime = await bench.runtime(model := ScriptedModel(library))
+    agent = research("r", tools=[search])
+
+    async def answer(request: StepRequest) -> Reply:
+        if "APPEND" in allowed(request):
+            await runtime.cancel("parent", by="mia")
+            await asyncio.Event().wait()  # until the cancel reaches it
+        return library(request)
+
+    model.answer = answer
+
+    result = await runtime.run(agent, "Find out.", run_id="parent")
+
+    assert (result.status, result.reason) == ("error", "cancelled")
+    assert {head.status for head in await runtime.runs()} == {"error"}
 
 
 async def test_a_solved_task_may_have_a_typed_answer(bench: Bench) -> None:

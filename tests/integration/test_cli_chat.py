@@ -31,6 +31,8 @@ SCRIPT = Script(
     when(user="my name", anywhere="I am Mia").then("You are Mia.", label="FINISH"),
     when(user="my name").then("I do not know.", label="FINISH"),
     when(user="I am").then("Good to know.", label="FINISH"),
+    when(user="ponder").then("One moment.\nI look it up, " + "x" * 100, label="PAUSE"),
+    when(anywhere="ponder").then("Here it is.", label="FINISH"),
     when(anywhere="broken").then("no label"),
 )
 
@@ -89,6 +91,12 @@ def test_a_run_that_waits_ends_the_chat_and_can_be_gone_on_with(cli: Cli) -> Non
     assert "is not over" in refused.err
     assert resumed.out == "It is paid.\n"
     assert (after.code, after.out) == (0, "Good to know.\n")
+
+
+def test_what_the_agent_says_on_the_way_is_for_the_person_in_full(cli: Cli) -> None:
+    done = cli("chat", "--agent", "talker.py:agent", given="ponder\n")
+
+    assert done.out == f"One moment.\nI look it up, {'x' * 100}\nHere it is.\n"
 
 
 def test_a_message_that_fails_does_not_end_the_chat(cli: Cli) -> None:

@@ -249,6 +249,19 @@ async def test_a_hook_without_end_is_given_up(bench: Bench) -> None:
     assert (result.reason, "within 0.05 s" in result.message) == ("host", True)
 
 
+async def test_a_hook_that_cancels_itself_is_a_failure_and_no_stop_of_the_worker(
+    bench: Bench,
+) -> None:
+    async def quit_(run: Run) -> str | None:
+        raise asyncio.CancelledError
+
+    runtime = await bench.runtime(turns(finish()))
+
+    result = await runtime.run(Agent("a", hooks=Hooks(before_turn=quit_)), "Go.")
+
+    assert (result.reason, "cancelled from within" in result.message) == ("host", True)
+
+
 async def test_a_tool_that_has_run_has_its_result_though_the_hook_failed(bench: Bench) -> None:
     ledger = Ledger()
 

@@ -30,12 +30,13 @@ class View(Protocol):
 
 def view_for(stream: TextIO, *, is_json: bool) -> View:
     """The view that fits: JSON on stdout where it is asked for, else one for `stream`."""
+    from .family import FamilyView
     from .plain import JsonView, PlainView
 
     if is_json:
         return JsonView(sys.stdout)
     if not stream.isatty():
-        return PlainView(stream)
+        return FamilyView(PlainView(stream))
     from .terminal import TerminalView
 
-    return TerminalView(stream)
+    return FamilyView(TerminalView(stream))
