@@ -60,8 +60,8 @@ async def list_approvals(request: Request, desk: Desk, actor: Actor) -> Response
     found = [item for item in found if _fits(item, actor, query.get("assignee", ""))]
     if tool := query.get("tool"):
         found = [item for item in found if item.request.question.tool == tool]
-    limit = _limit(query.get("limit", "50"))
-    page = [item for item in found if item.order > _cursor(query.get("cursor", ""))][:limit]
+    limit, after = _limit(query.get("limit", "50")), _cursor(query.get("cursor", ""))
+    page = [item for item in found if item.order > after][:limit]
     more = bool(page) and page[-1].order < found[-1].order
     body = {
         "approvals": [approvals.plain(item) for item in page],

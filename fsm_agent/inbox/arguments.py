@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from fsm_agent.tools.render import leaves, mark_hidden
+from fsm_agent.tools.render import is_hidden, leaves, mark_hidden
 
 LONG_CHARS, LONG_LINES = 400, 8
 MAX_ROWS = 300
@@ -57,6 +57,15 @@ def one_line_arguments(arguments: str, limit: int = 90) -> list[Part]:
     line = ", ".join(pairs)
     line = line if len(line) <= limit else line[: limit - 1] + "…"
     return parts_of(line)
+
+
+def editable(arguments: str) -> str:
+    """The arguments as JSON to be changed by hand; what cannot be seen stands as its number."""
+    text = json.dumps(_value(arguments), indent=2, ensure_ascii=False)
+    return "".join(
+        f"\\u{ord(char):04x}" if char != "\n" and ord(char) < 0x10000 and is_hidden(char) else char
+        for char in text
+    )
 
 
 def changes(before: str, after: str) -> list[tuple[str, str, str]]:

@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from fsm_agent.inbox.actors import Actor
-from fsm_agent.inbox.arguments import one_line_arguments, parts_of
+from fsm_agent.inbox.arguments import editable, one_line_arguments, parts_of
 from fsm_agent.inbox.desk import desk_of
+from fsm_agent.telling.clean import piece
 from fsm_agent.telling.words import RULED_WORDS, seconds
 
 HOME = Path(__file__).parent
@@ -33,10 +34,12 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_without_controls,
     )
     found.filters |= {
         "marked": parts_of,
         "one_line_arguments": one_line_arguments,
+        "editable": editable,
         "span": seconds,
         "when": _when,
         "log2": log2,
@@ -61,6 +64,11 @@ def page(
         .render(actor=actor, path=path, desk=desk, now=desk.clock.wall_ms(), **values)
     )
     return HTMLResponse(html, status_code)
+
+
+def _without_controls(value: Any) -> Any:
+    """What no template marked on its own: titles, attributes, names."""
+    return piece(value) if type(value) is str else value
 
 
 @cache

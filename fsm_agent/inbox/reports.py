@@ -97,9 +97,10 @@ def _bytes(folder: Path, name: str) -> bytes:
             os.close(home)
     except OSError:
         raise not_found("There is no such report.") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise not_found("There is no such report.")
     with open(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise not_found("There is no such report.")
         raw = opened.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise Problem(422, "bad-report", f"{name} is larger than {MAX_BYTES:,} bytes.")

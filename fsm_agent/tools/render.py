@@ -95,10 +95,10 @@ def _marked(char: str) -> str:
         return "⏎\n"
     if " " <= char <= "~":
         return char
-    return f"⟦U+{ord(char):04X}⟧" if _is_hidden(char) else char
+    return f"⟦U+{ord(char):04X}⟧" if is_hidden(char) else char
 
 
-def _is_hidden(char: str) -> bool:
+def is_hidden(char: str) -> bool:
     """Controls, formats (bidi, zero width, tags), odd spaces, unassigned; and our own brackets."""
     if char in _BLANK_LETTERS or char in "⟦⟧⏎│":
         return True

@@ -260,15 +260,13 @@ function openDecision(verb, given) {
   one("[data-reason-use]", dialog).textContent = verb === "reject" ? "(needed; the model reads it)" : "(the model reads it)";
   one("[data-problem]", dialog).textContent = "";
   for (const field of all("[data-field]", dialog)) field.hidden = !fields.includes(field.dataset.field);
-  if (verb === "edit") one("#args", dialog).value = pretty(one("template#arguments", ask).content.textContent);
+  if (verb === "edit") one("#args", dialog).value = one("template#arguments", ask).content.textContent;
   one("#hash", dialog).value = "";
   dialog.dataset.verb = verb;
   dialog.returnTo = button;
   dialog.showModal();
   one("[data-field]:not([hidden]) textarea, [data-field]:not([hidden]) input", dialog)?.focus();
 }
-
-function pretty(text) { try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; } }
 
 function confirmDecision(dialog) {
   const ask = one("[data-ask]"), verb = dialog.dataset.verb;
