@@ -172,18 +172,23 @@ class Heartbeat:
             grace_s = self._pause_s() if beat - planned > self._pause_s() else 0.0
             if not grace_s:
                 self._give_up_expired()
-            batch = list(self._held.values())
+            batch = self._kept()
             if batch:
                 await self._renew(batch, grace_s)
 
     def _next(self, beat: float) -> float:
         """When to look again: at the next beat, or when a lease's margin ends before it."""
-        return min([beat + self._pause_s(), *(held.ends() for held in self._held.values())])
+        return min([beat + self._pause_s(), *(held.ends() for held in self._kept())])
+
+    def _kept(self) -> list[_Held]:
+        """Without those that are lost: their bodies may take a while to end, and nothing that the
+        loop could do for them is left. Their ends are in the past, so it would spin."""
+        return [held for held in self._held.values() if not held.is_lost]
 
     def _pause_s(self) -> float:
         # Not only "a third of the shortest term", which the line says: a third leaves two more
         # chances before the lease runs out.
-        shortest = min((h.lease.term_ms for h in self._held.values()), default=0) / 3000
+        shortest = min((held.lease.term_ms for held in self._kept()), default=0) / 3000
         return min(self._interval_s, shortest) if shortest else self._interval_s
 
     async def _renew(self, batch: list[_Held], grace_s: float) -> None:

@@ -31,14 +31,15 @@ class MemoryServer:
     def __init__(self, now_us: Callable[[], int] = machine_us) -> None:
         self._now_us = now_us
         self._values: dict[bytes, Any] = {}
-        self._by_sha = {scripts.load(name).sha: name for name in scripts.NAMES}
+        # By hash and by text: it has all of them from the start.
+        self._scripts = {part: name for name in scripts.NAMES for part in scripts.load(name)}
         self._redis = _lua().table_from({b"call": self._from_lua})
 
     def call(self, *args: Arg) -> Reply:
         """Apply one command, whole. Raises ReplyError."""
         name, *rest = [one if isinstance(one, bytes) else str(one).encode() for one in args]
-        if name == b"EVALSHA":
-            return self._run(self._by_sha[rest[0]], rest[1:])
+        if name in (b"EVALSHA", b"EVAL"):
+            return self._run(self._scripts[rest[0]], rest[1:])
         return self._apply(name, rest)
 
     def _run(self, script: scripts.Name, given: list[bytes]) -> Reply:
