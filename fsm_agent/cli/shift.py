@@ -12,7 +12,6 @@ from checkpoints.model import RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asking, failures, process, remembered
 from fsm_agent.cli.clean import cleaned, one_line
-from fsm_agent.cli.early import turns
 from fsm_agent.cli.ending import end
 from fsm_agent.cli.opening import working
 from fsm_agent.cli.person import operator
