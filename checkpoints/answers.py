@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 from .errors import CorruptEntry, StoreDiverged, StoreUsageError
@@ -21,6 +22,8 @@ from .model import (
 )
 
 HEAD_FIELDS = 13
+Pack = Callable[[str, str, bytes], bytes]
+Unpack = Callable[[str, str, bytes], bytes]  # run id, place, stored bytes: see codec.py
 
 
 def number(text: bytes) -> int:
@@ -28,7 +31,7 @@ def number(text: bytes) -> int:
     return int(text) if text.isdigit() else int(float(text))
 
 
-def head(run_id: RunId, fields: Sequence[bytes]) -> Head:
+def head(run_id: RunId, fields: Sequence[bytes], unpack: Unpack) -> Head:
     """A head from the fields that the scripts tell, in their order."""
     (
         seq,
@@ -50,7 +53,7 @@ def head(run_id: RunId, fields: Sequence[bytes]) -> Head:
         seq=int(seq),
         chain=chain,
         status=cast(Status, status.decode()),
-        snapshot=snapshot,
+        snapshot=unpack(run_id, "snapshot", snapshot),
         due_ms=number(due) if due else None,
         token=int(token),
         owner=owner.decode(errors="replace"),
@@ -71,30 +74,45 @@ def entry(run_id: RunId, item: Any) -> Entry:
     return Entry(seq, fields[5], fields[3])
 
 
-def mail(box: Sequence[bytes]) -> list[Signal]:
+def op_of(item: Any) -> tuple[bytes, int]:
+    """The op mark of a journal's stream entry, empty but for the first of a commit, and its seq."""
+    key, fields = item
+    return (fields[1] if fields[0] == b"o" else b""), int(key.partition(b"-")[0])
+
+
+def mail(run_id: RunId, box: Sequence[bytes], unpack: Unpack) -> list[Signal]:
     """A mailbox, as HGETALL tells it, by number."""
     found = []
     for signal_id, item in zip(box[0::2], box[1::2], strict=True):
         nth, at, _, body = item.split(b" ", 3)
-        found.append(
-            Signal(signal_id=signal_id.decode(), number=int(nth), at_ms=int(at), body=body)
-        )
+        name = signal_id.decode()
+        body = unpack(run_id, mail_place(name), body)
+        found.append(Signal(signal_id=name, number=int(nth), at_ms=int(at), body=body))
     return sorted(found, key=lambda signal: signal.number)
 
 
-def packed_ask(ask: Ask) -> bytes:
-    """A request as commit.lua files it behind the time of opening."""
+def mail_place(signal_id: str) -> str:
+    """Where a signal stands, as it is named before its number in the mailbox is known."""
+    kind, _, rest = signal_id.partition(":")
+    if kind == "vote":
+        rest = rest.partition(":")[2]
+    return f"decision {rest}" if kind in ("decision", "vote") else f"signal {signal_id}"
+
+
+def packed_ask(ask: Ask, body: bytes) -> bytes:
+    """A request as commit.lua files it, with its body as it is to be stored."""
     if not ask.digest or any(c.isspace() for c in ask.digest):
         raise StoreUsageError(f"request {ask.ask_id!r} has a digest that is empty or has spaces.")
     # The quorum stands behind the unlock time where there is one: most have none, and older
     # versions do not know it.
     lock = b"%d:%d" % (ask.unlock_ms, ask.quorum) if ask.quorum > 1 else b"%d" % ask.unlock_ms
-    return b"%d %s %s " % (ask.expires_ms, lock, ask.digest.encode()) + ask.body
+    return b"%d %s %s " % (ask.expires_ms, lock, ask.digest.encode()) + body
 
 
 def ask_record(
     run_id: RunId,
     ask_id: str,
+    unpack: Unpack,
     request: bytes,
     ruling: bytes | None,
     votes: bytes | None = None,
@@ -110,7 +128,7 @@ def ask_record(
         ask=Ask(
             ask_id=ask_id,
             digest=digest.decode(),
-            body=body,
+            body=unpack(run_id, f"request {ask_id}", body),
             expires_ms=int(expires),
             unlock_ms=int(unlock),
             quorum=int(quorum or 1),
@@ -118,31 +136,35 @@ def ask_record(
         opened_ms=int(opened),
         ruling=None if ruling is None else _ruling(ask_id, ruling),
         votes=tuple(_votes(votes or b"")),
-        comments=tuple(_comments(comments or b"")),
+        comments=tuple(_comments(comments or b"", partial(unpack, run_id, f"comment {ask_id}"))),
         claimed_by=claimed_by,
         claimed_ms=claimed_ms,
     )
 
 
-def packed_notice(run_id: RunId, notice: Notice) -> bytes:
+def packed_notice(run_id: RunId, notice: Notice, pack: Pack) -> bytes:
     """A notice as the outbox keeps it. Its time stands beside it."""
     notice_id, channel = notice.notice_id, notice.channel or "-"
     if not notice_id or any(c.isspace() for c in notice_id + channel):
         raise StoreUsageError(f"notice {notice_id!r} has an empty name, or one with spaces.")
     names = (run_id.encode(), notice_id.encode(), channel.encode())
-    return b"%d %s %s %s " % (notice.tries, *names) + notice.body
+    return b"%d %s %s %s " % (notice.tries, *names) + (
+        pack(run_id, f"notice {notice_id}", notice.body)
+    )
 
 
-def notice(packed: bytes, at_ms: int) -> Notice:
-    """A notice of the outbox."""
-    tries, run_id, notice_id, channel, body = packed.split(b" ", 4)
+def notice(packed: bytes, at_ms: int, unpack: Unpack) -> Notice:
+    """A notice of the outbox. Raises StoreDiverged if its body was changed."""
+    tries, run, name, channel, body = packed.split(b" ", 4)
+    run_id, notice_id = RunId(run.decode()), name.decode()
     return Notice(
-        notice_id=notice_id.decode(),
-        run_id=RunId(run_id.decode()),
-        body=body,
+        notice_id=notice_id,
+        run_id=run_id,
+        body=unpack(run_id, f"notice {notice_id}", body),
         at_ms=at_ms,
         channel="" if channel == b"-" else channel.decode(),
         tries=int(tries),
+        stored=packed,
     )
 
 
@@ -153,11 +175,11 @@ def _votes(packed: bytes) -> Iterator[Vote]:
         yield Vote(verb=verb.decode(), by=by.decode(), at_ms=int(at))
 
 
-def _comments(packed: bytes) -> Iterator[Comment]:
+def _comments(packed: bytes, unpack: Callable[[bytes], bytes]) -> Iterator[Comment]:
     while packed:
         at, _, *sizes, rest = packed.split(b" ", 4)
         (by, text), packed = _cut(rest, sizes)
-        yield Comment(by=by.decode(), at_ms=int(at), text=text.decode())
+        yield Comment(by=by.decode(), at_ms=int(at), text=unpack(text).decode())
 
 
 def _claim(packed: bytes) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 import structlog
 
@@ -31,12 +31,13 @@ class Beside(Calls):
         """See Store. The same report again is kept once."""
         keys = self._of(run_id)
         self._check_sizes((body,), b"")
-        await self._script("report", (keys.orphans,), body)
+        packed = self._codec.pack(run_id, "report", body)
+        await self._script("report", (keys.orphans, keys.head), packed)
 
     async def orphans(self, run_id: RunId) -> Sequence[bytes]:
         """See Store."""
         found: list[bytes] = await self._read("LRANGE", self._of(run_id).orphans, 0, -1)
-        return found
+        return [self._codec.unpack(run_id, "report", body) for body in found]
 
     async def publish(self, run_id: RunId, payloads: Iterable[bytes]) -> None:
         """See Store. One try: what does not arrive is logged and forgotten."""
@@ -46,7 +47,8 @@ class Beside(Calls):
 
         async def once() -> None:
             for payload in payloads:
-                await self._line.call("XADD", key, "MAXLEN", "~", limit, "*", "b", payload)
+                packed = self._codec.pack(run_id, "live", payload)
+                await self._line.call("XADD", key, "MAXLEN", "~", limit, "*", "b", packed)
             await self._line.call("PEXPIRE", key, expires_ms)
 
         try:
@@ -70,7 +72,7 @@ class Beside(Calls):
                 )
                 for item_id, fields in reply[0][1] if reply else ():
                     after = item_id.decode()
-                    yield after, fields[1]
+                    yield after, self._codec.unpack(run_id, "live", fields[1])
         finally:
             await transport.aclose()
 
@@ -82,12 +84,23 @@ class Beside(Calls):
                 f"a blob of {len(data)} bytes is above the cap of {self.settings.max_blob_bytes}."
             )
         digest = sha256(data).hexdigest()
-        await self._read("HSETNX", key, digest, data)
+        packed = self._codec.pack(run_id, f"blob {digest}", data)
+        await self._read("HSETNX", key, self._blob_field(digest), packed)
         return digest
+
+    def _blob_field(self, digest: str) -> str:
+        """The name of a blob; where the store is encrypted, one that says nothing of its bytes."""
+        if not self._chain_key:
+            return digest
+        return blake2b(digest.encode(), digest_size=32, key=self._chain_key).hexdigest()
 
     async def get_blob(self, run_id: RunId, digest: str) -> bytes | None:
         """See Store. Raises StoreDiverged if the bytes are not those of the digest."""
-        data: bytes | None = await self._read("HGET", self._of(run_id).blobs, digest)
-        if data is not None and sha256(data).hexdigest() != digest:
+        field = self._blob_field(digest)
+        packed: bytes | None = await self._read("HGET", self._of(run_id).blobs, field)
+        if packed is None:
+            return None
+        data = self._codec.unpack(run_id, f"blob {digest}", packed)
+        if sha256(data).hexdigest() != digest:
             raise StoreDiverged(f"run {run_id!r}: blob {digest[:12]}… does not match its digest.")
         return data

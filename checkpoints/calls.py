@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from . import answers, scripts
 from .attempts import settle
+from .codec import Codec
 from .durability import Confirming, Shortfall
 from .errors import (
     CheckpointError,
@@ -63,6 +64,8 @@ class Calls:
         policy = self.settings.durability
         self._confirming = Confirming(policy, new_transport) if policy else None
         self.address = self._line.address
+        self._codec = Codec(compress_from=self.settings.compress_from)
+        self._chain_key = b""  # of the hash chains, where the store is encrypted
         self._on_close = on_close
         self._keys: Keys | None = None
         self._pid = os.getpid()
@@ -191,6 +194,11 @@ class Calls:
         if stored < known:
             raise StoreRegressed(run_id, known, stored)
         self._remember(run_id, stored)
+
+    def _alarm(self) -> Arg:
+        """ARGV of create.lua."""
+        share = int(self.settings.memory_alarm * 1000)
+        return share if share > 0 else ""
 
     def _absent(self, run_id: str) -> CheckpointError:
         known = self._known.get(run_id, 0)

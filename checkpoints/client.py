@@ -26,6 +26,9 @@ _READ_HERE = (
     *(
         "ZRANGE",
         "ZREVRANGEBYSCORE",
+        "ZRANGEBYSCORE",
+        "ZADD",
+        "XDEL",
         "PEXPIRE",
         "TIME",
         "INFO",

@@ -7,7 +7,9 @@ CheckpointError
 │   ├── RunNotFound        nothing is stored under this id
 │   ├── RunExists          the id is taken by a run with another beginning
 │   ├── RunClosed          the run has ended and takes nothing more
-│   └── EntryTooLarge      a commit above the size cap
+│   ├── RunOpen            the run has not ended
+│   ├── EntryTooLarge      a commit above the size cap
+│   └── MissingKey         stored bytes that are encrypted with a key that is not here
 ├── DecisionRefused        the person: look at the request again
 │   ├── AskNotFound        no such request; carries the ids that are open
 │   ├── AlreadyDecided     somebody was first; carries who, when and what
@@ -79,8 +81,23 @@ class RunClosed(StoreUsageError):
         self.run_id, self.status = run_id, status
 
 
+class RunOpen(StoreUsageError):
+    """The run has not ended, and only a finished one may be removed."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(f"run {run_id!r} is not finished ({status}). Cancel it first.")
+        self.run_id, self.status = run_id, status
+
+
 class EntryTooLarge(StoreUsageError):
     """A commit above the size cap."""
+
+
+class MissingKey(StoreUsageError):
+    """Encrypted bytes whose key this process was not given."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}. Give its key: FSM_AGENT_KEYS=ID:BASE64 or a file that it names.")
 
 
 class DecisionRefused(CheckpointError):

@@ -8,17 +8,19 @@ from collections.abc import (
 from hashlib import blake2b
 from typing import Never
 
-from . import answers, chain
+from . import answers, chain, folding
 from .errors import (
     CorruptEntry,
     LeaseLost,
     RunClosed,
     RunExists,
     StoreDiverged,
+    StoreFull,
     StoreRegressed,
     StoreUsageError,
 )
 from .model import (
+    CLOSED,
     Commit,
     Committed,
     Entry,
@@ -28,7 +30,7 @@ from .model import (
 from .ownership import Ownership
 from .shield import landed, through
 from .together import together
-from .transport import Arg
+from .transport import Arg, Reply
 
 _PAGE = 512
 
@@ -36,22 +38,31 @@ _PAGE = 512
 class Journals(Ownership):
     """Create, commit and read back."""
 
-    async def create(self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes) -> bool:
+    async def create(
+        self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes, is_needed: bool = False
+    ) -> bool:
         """See Store."""
         keys = self._of(run_id)
         self._check_sizes((body,), snapshot)
         part = keys.partition
         names = (keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses)
-        first = chain.link(chain.genesis(run_id), 1, body)
+        first = chain.link(chain.genesis(run_id), 1, body, self._chain_key)
+        pack = self._codec.pack
         reply, short, _ = await self._written(
             "create",
             names,
-            (run_id, _mark(op), first, body, snapshot),
+            (
+                *(run_id, _mark(op), first, pack(run_id, "entry 1", body)),
+                *(pack(run_id, "snapshot", snapshot), "" if is_needed else self._alarm()),
+            ),
             mark=part.mark,
             is_critical=False,
         )
-        if reply[0] == b"EXISTS":
-            raise RunExists(run_id)
+        match reply[0]:
+            case b"EXISTS":
+                raise RunExists(run_id)
+            case b"FULL":
+                raise StoreFull(self.address, int(reply[1]), int(reply[2]))
         self._remember(run_id, 1)
         if short:
             raise self._not_durable(f"run {run_id!r}", short)
@@ -67,13 +78,18 @@ class Journals(Ownership):
         if not commit.bodies:
             raise StoreUsageError("a commit needs at least one entry.")
         self._check_sizes(commit.bodies, commit.snapshot)
-        links = chain.links(commit.previous_chain, commit.expected_seq, commit.bodies)
+        links = chain.links(
+            commit.previous_chain, commit.expected_seq, commit.bodies, self._chain_key
+        )
         part = keys.partition
-        names = (
+        names: tuple[bytes, ...] = (
             *(keys.head, keys.journal, keys.snapshot, keys.asks, keys.mailbox, keys.marks),
             *(part.due, part.statuses, part.open_asks, part.outbox),
         )
-        args = _commit_args(lease, commit, links)
+        is_closing = commit.status in CLOSED
+        if is_closing:
+            names += (part.ended, keys.orphans, keys.blobs)
+        args = self._commit_args(lease, commit, links)
         reply, short, sent = await self._written(
             "commit",
             names,
@@ -85,7 +101,10 @@ class Journals(Ownership):
         if reply[0] not in (b"OK", b"DUP"):
             self._refuse(lease, commit, reply)
         seq = int(reply[1])
-        self._remember(lease.run_id, seq)
+        if is_closing:
+            self._known.pop(lease.run_id, None)  # it may expire, which is no loss
+        else:
+            self._remember(lease.run_id, seq)
         if reply[0] == b"OK":
             self._confirm(lease.nonce, sent)
         committed = Committed(
@@ -99,6 +118,32 @@ class Journals(Ownership):
             what = f"run {lease.run_id!r}: entry {seq}"
             raise self._not_durable(what, short, committed)
         return committed
+
+    def _commit_args(self, lease: Lease, commit: Commit, links: Sequence[bytes]) -> tuple[Arg, ...]:
+        """ARGV of commit.lua."""
+        run_id, pack = lease.run_id, self._codec.pack
+        args: list[Arg] = [
+            *(run_id, lease.token, lease.nonce, commit.expected_seq, _mark(commit.op)),
+            *(commit.previous_chain, lease.term_ms, commit.status),
+            pack(run_id, "snapshot", commit.snapshot),
+            "" if commit.due_ms is None else commit.due_ms,
+            *(int(commit.release), commit.seen_mail, int(commit.is_progress)),
+            *(len(commit.bodies), len(commit.opened), len(commit.withdrawn)),
+            *(len(commit.consumed), len(commit.outbox)),
+            "" if commit.keep_ms is None else commit.keep_ms,
+            int(self.settings.fold_after_s * 1000),
+        ]
+        pairs = zip(links, commit.bodies, strict=True)
+        for seq, (link, body) in enumerate(pairs, commit.expected_seq + 1):
+            args += (link, pack(run_id, f"entry {seq}", body))
+        for ask in commit.opened:
+            body = pack(run_id, f"request {ask.ask_id}", ask.body)
+            args += (ask.ask_id, answers.packed_ask(ask, body))
+        args += commit.withdrawn
+        args += commit.consumed
+        for notice in commit.outbox:
+            args += (notice.at_ms, answers.packed_notice(run_id, notice, pack))
+        return tuple(args)
 
     def _refuse(self, lease: Lease, commit: Commit, reply: list[bytes]) -> Never:
         run_id = lease.run_id
@@ -129,9 +174,9 @@ class Journals(Ownership):
         # The head first, in one write with the first page: an entry that comes between the two is
         # cut off below, so that both agree.
         known = self._known.get(run_id, 0)
-        (last, last_chain), page = await together(
+        (last, last_chain, status), page = await together(
             [
-                self._read("HMGET", keys.head, "n", "h"),
+                self._read("HMGET", keys.head, "n", "h", "s"),
                 self._read("XRANGE", keys.journal, f"{at}-0", "+", "COUNT", _PAGE),
             ]
         )
@@ -139,13 +184,11 @@ class Journals(Ownership):
             raise self._absent(run_id)
         end = int(last)
         self._check_known(run_id, end, known)
-        entries = [answers.entry(run_id, item) for item in page]
-        # Also where the page is short: if the head's read was repeated, it may be the later one.
-        while page and entries[-1].seq < end:
-            at = entries[-1].seq + 1
-            page = await self._read("XRANGE", keys.journal, f"{at}-0", f"{end}-0", "COUNT", _PAGE)
-            entries += (answers.entry(run_id, item) for item in page)
-        entries = [entry for entry in entries if entry.seq <= end]
+        entries = await self._streamed(run_id, page, end)
+        if status.decode() in CLOSED:
+            self._known.pop(run_id, None)  # it may expire, which is no loss
+            if after <= end and (not entries or entries[-1].seq < end):
+                entries = await self._unfolded(run_id, at, end) or entries
         start = chain.genesis(run_id)
         if after > 0:
             if after > end:
@@ -153,7 +196,7 @@ class Journals(Ownership):
             if not entries or entries[0].seq != after:
                 raise CorruptEntry(run_id, after, "it is missing")
             start = entries.pop(0).chain
-        found = chain.verify(run_id, start, after, entries)
+        found = chain.verify(run_id, start, after, entries, self._chain_key)
         reached = entries[-1].seq if entries else after
         if reached < end:
             raise CorruptEntry(
@@ -163,26 +206,35 @@ class Journals(Ownership):
             raise CorruptEntry(run_id, end, "it is not the last entry that the head names")
         return entries
 
+    async def _streamed(self, run_id: RunId, page: Reply, end: int) -> list[Entry]:
+        """The entries up to `end` of which `page` is the first of the stream."""
+        key = self._of(run_id).journal
+        entries = [self._entry(run_id, item) for item in page]
+        # Also where the page is short: if the head's read was repeated, it may be the later one.
+        while page and entries[-1].seq < end:
+            at = entries[-1].seq + 1
+            page = await self._read("XRANGE", key, f"{at}-0", f"{end}-0", "COUNT", _PAGE)
+            entries += (self._entry(run_id, item) for item in page)
+        return [entry for entry in entries if entry.seq <= end]
 
-def _commit_args(lease: Lease, commit: Commit, links: Sequence[bytes]) -> tuple[Arg, ...]:
-    """ARGV of commit.lua."""
-    args: list[Arg] = [
-        *(lease.run_id, lease.token, lease.nonce, commit.expected_seq, _mark(commit.op)),
-        *(commit.previous_chain, lease.term_ms, commit.status, commit.snapshot),
-        "" if commit.due_ms is None else commit.due_ms,
-        *(int(commit.release), commit.seen_mail, int(commit.is_progress)),
-        *(len(commit.bodies), len(commit.opened), len(commit.withdrawn)),
-        *(len(commit.consumed), len(commit.outbox)),
-    ]
-    for link, body in zip(links, commit.bodies, strict=True):
-        args += (link, body)
-    for ask in commit.opened:
-        args += (ask.ask_id, answers.packed_ask(ask))
-    args += commit.withdrawn
-    args += commit.consumed
-    for notice in commit.outbox:
-        args += (notice.at_ms, answers.packed_notice(lease.run_id, notice))
-    return tuple(args)
+    def _entry(self, run_id: RunId, item: Reply) -> Entry:
+        entry = answers.entry(run_id, item)
+        try:
+            body = self._codec.unpack(run_id, f"entry {entry.seq}", entry.body)
+        except StoreDiverged as error:
+            raise CorruptEntry(run_id, entry.seq, str(error)) from error
+        return entry if body is entry.body else Entry(entry.seq, body, entry.chain)
+
+    async def _unfolded(self, run_id: RunId, at: int, end: int) -> list[Entry]:
+        """The entries `at` to `end` of a folded journal; none where it is not folded."""
+        data = await self._read("GET", self._of(run_id).folded)
+        if data is None:
+            return []
+        try:
+            packed = self._codec.unpack(run_id, "its journal", data)
+        except StoreDiverged as error:
+            raise CorruptEntry(run_id, 1, str(error)) from error
+        return folding.unfold(run_id, packed, self._chain_key)[at - 1 : end]
 
 
 def _mark(op: str) -> bytes:

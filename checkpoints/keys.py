@@ -25,6 +25,7 @@ class PartitionKeys(NamedTuple):
     open_asks: bytes  # zset: run id ':' ask id → when it was opened
     ruled_asks: bytes  # zset: run id ':' ask id → when it was decided; the last 1,000
     outbox: bytes  # zset: packed notice → when to tell it
+    ended: bytes  # zset: finished run id → when it is to be folded or removed
     mark: bytes  # string: written behind what must be confirmed by copies
 
 
@@ -40,6 +41,7 @@ class RunKeys(NamedTuple):
     orphans: bytes  # list
     blobs: bytes  # hash: sha256 → bytes
     live: bytes  # stream, expiring
+    folded: bytes  # string: the whole journal of a finished run
     partition: PartitionKeys
 
 
@@ -87,6 +89,7 @@ class Keys:
             orphans=(stem + "x").encode(),
             blobs=(stem + "b").encode(),
             live=(stem + "l").encode(),
+            folded=(stem + "f").encode(),
             partition=self.partitions[number],
         )
 
@@ -97,5 +100,5 @@ def _tag(namespace: str, number: int) -> str:
 
 def _partition(namespace: str, number: int) -> PartitionKeys:
     tag = _tag(namespace, number)
-    ends = ("due", "runs", "status", "asks", "ruled", "out", "mark")
+    ends = ("due", "runs", "status", "asks", "ruled", "out", "ended", "mark")
     return PartitionKeys(*(f"{tag}:{end}".encode() for end in ends))

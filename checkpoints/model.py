@@ -155,6 +155,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int = 0  # not before; 0: at once
     channel: str = ""  # who is to be told; '': everybody
     tries: int = 0  # how often it was told in vain
+    stored: bytes = b""  # of one that was taken: how it stands in the outbox
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +185,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     # Something that must not happen twice is about to start on its word: it is confirmed by as
     # many copies as the store's durability says.
     is_critical: bool = False
+    keep_ms: int | None = None  # how long a run that this closes is kept; None: until it is purged
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +196,14 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     server_ms: int
     mail: int
     was_repeat: bool  # the first answer had been lost
+
+
+class Tidied(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of tidying did: runs folded into one value, and runs whose time was over."""
+
+    folded: tuple[RunId, ...] = ()
+    expired: tuple[RunId, ...] = ()
+    failed: tuple[RunId, ...] = ()  # that cannot be read; looked at again later
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):

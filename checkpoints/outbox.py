@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from . import answers
 from .calls import Calls
-from .errors import StoreUsageError
+from .errors import StoreDiverged, StoreUsageError
 from .model import Notice
 from .together import together
 from .transport import Arg
+
+log = structlog.get_logger(__name__)
 
 
 class Outbox(Calls):
@@ -24,16 +28,24 @@ class Outbox(Calls):
         found = []
         for reply in await together(calls):
             pairs = zip(reply[1::2], reply[2::2], strict=True)
-            found += [answers.notice(packed, answers.number(at)) for packed, at in pairs]
-        return sorted(found, key=lambda notice: notice.at_ms)
+            found += [self._notice(packed, at) for packed, at in pairs]
+        return sorted(filter(None, found), key=lambda notice: notice.at_ms)
+
+    def _notice(self, packed: bytes, at: bytes) -> Notice | None:
+        try:
+            return answers.notice(packed, answers.number(at), self._codec.unpack)
+        except StoreDiverged as error:
+            # One that somebody tampered with must not hide the others.
+            log.error("checkpoints.notice_unreadable", why=str(error))
+            return None
 
     async def settle_notice(
         self, notice: Notice, *, again: Sequence[tuple[Notice, int]] = ()
     ) -> bool:
         """See Store."""
         run_id = notice.run_id
-        args: list[Arg] = [answers.packed_notice(run_id, notice)]
+        args: list[Arg] = [notice.stored]
         for other, delay_ms in again:
-            args += (delay_ms, answers.packed_notice(run_id, other))
+            args += (delay_ms, answers.packed_notice(run_id, other, self._codec.pack))
         reply = await self._script("settle", (self._of(run_id).partition.outbox,), *args)
         return reply[0] == b"OK"

@@ -50,7 +50,7 @@ class Ownership(Calls):
                 raise RunClosed(run_id, reply[1].decode())
             case b"NONE":
                 raise self._absent(run_id)
-        head = answers.head(run_id, reply[3:])
+        head = answers.head(run_id, reply[3:], self._codec.unpack)
         lease = Lease(run_id, head.token, nonce, owner, term_ms)
         if head.seq < known:
             # Told once; whoever claims the run after a person looked at it goes on from there. Not

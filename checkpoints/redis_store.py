@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .beside import Beside
-from .journals import Journals
-from .lists import Lists
 from .outbox import Outbox
 from .people import People
+from .retention import Retained
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .store import Retention, Store
 
 
-class RedisStore(Journals, Lists, People, Outbox, Beside):
+class RedisStore(Retained, People, Outbox, Beside):
     """A Store. Opened by `open_store`, or made from a factory of transports and begun with `begin`.
 
     It serves one process, and one event loop at a time; a forked child must open its own.
@@ -24,4 +23,7 @@ class RedisStore(Journals, Lists, People, Outbox, Beside):
 if TYPE_CHECKING:
 
     def _is_a_store(store: RedisStore) -> Store:
+        return store
+
+    def _retains(store: RedisStore) -> Retention:
         return store

@@ -26,6 +26,8 @@ Name = Literal[
     "report",
     "take",
     "settle",
+    "fold",
+    "purge",
 ]
 NAMES: tuple[Name, ...] = (
     "create",
@@ -41,6 +43,8 @@ NAMES: tuple[Name, ...] = (
     "report",
     "take",
     "settle",
+    "fold",
+    "purge",
 )
 
 

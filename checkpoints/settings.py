@@ -18,4 +18,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_blob_bytes: int = 64 << 20
     live_length: int = 1_000
     live_expires_s: float = 3600.0
+    memory_alarm: float = 0.9  # of the server's maxmemory: no new runs above; 0: no alarm
+    fold_after_s: float = (
+        60.0  # a finished run becomes one value; repeats of its last call are over
+    )
+    max_fold_bytes: int = 64 << 20  # a longer journal stays as it is
+    compress_from: int | None = None  # bytes from which on bodies, blobs … are compressed
     durability: Durability | None = None  # what is waited for beyond the primary's answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .model import (
     AskRecord,
@@ -20,7 +20,31 @@ from .model import (
     RunId,
     Signal,
     Status,
+    Tidied,
 )
+
+
+@runtime_checkable
+class Retention(Protocol):
+    """What a store may be able to do about runs that are over. The contract holds it to this."""
+
+    async def tidy(self, *, limit: int = 16) -> Tidied:
+        """Fold finished runs and remove what expired ones left behind, at most `limit` a partition.
+
+        A folded run reads as before, with its chain. Any number of callers may do it at once.
+        """
+
+    async def purge(
+        self, run_id: RunId, *, is_forced: bool = False, ended_before_ms: int | None = None
+    ) -> bool:
+        """Remove every trace of a run. False: there was none, or it ended too late.
+
+        Raises RunOpen for one that is not finished, unless `is_forced`; its worker then meets
+        StoreRegressed.
+        """
+
+    async def finished(self, *, before_ms: int) -> Sequence[Head]:
+        """Heads of runs that ended before this time, oldest first."""
 
 
 class Store(Protocol):
@@ -33,8 +57,13 @@ class Store(Protocol):
     Every method may raise StoreUnavailable, and BadRunId before a key is touched.
     """
 
-    async def create(self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes) -> bool:
+    async def create(
+        self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes, is_needed: bool = False
+    ) -> bool:
         """Store a new run with its first entry; it is due now. False: it existed with the same op.
+
+        Near its memory limit a store takes only those without which one under way cannot finish
+        (`is_needed`).
 
         Raises RunExists if the id began with another op, NotDurable, or StoreFull.
         """

@@ -44,6 +44,7 @@ from fsm_agent.run.person import identity
 from fsm_agent.run.record import Record, Run, apply
 from fsm_agent.run.signal import AnySignal, CancelRequested, Said
 from fsm_agent.tools.rule import rule_of
+from fsm_agent.worker.tidying import tidying
 
 __all__ = ["Request", "Result", "Runtime", "default_store_url", "new_run_id", "run_sync"]
 
@@ -103,7 +104,8 @@ class Runtime(People):
         store, which is then not closed. `model` defaults to the OpenAI-compatible client of the
         environment, made when it is first needed. `on_event` hears of each entry once it is
         durable, and of live text; an error it raises is logged and changes nothing. `is_live`
-        also publishes live text for other processes. `webhooks` (default: FSM_AGENT_WEBHOOK) are
+        also publishes live text for other processes, and tidies up finished runs now and then.
+        `webhooks` (default: FSM_AGENT_WEBHOOK) are
         told of requests, deadlines and endings, for as long as the block lasts.
 
         Raises BadStoreUrl or StoreUnavailable, naming the address, or UsageError for a webhook
@@ -122,6 +124,9 @@ class Runtime(People):
 
                 model = OpenAIModel()
                 stack.push_async_callback(model.aclose)
+            settings = settings or EngineSettings()
+            if is_live and settings.tidy_s:
+                await stack.enter_async_context(tidying(store, every_s=settings.tidy_s))
             publisher = LivePublisher(store) if is_live else None
             if publisher:
                 await stack.enter_async_context(publisher.publishing())
@@ -141,7 +146,7 @@ class Runtime(People):
                 jitter=random.random,
                 clock=clock,
                 emit=_fan_out(publisher, on_event),
-                settings=settings or EngineSettings(),
+                settings=settings,
                 on_notices=relay.poke if relay else None,
                 work_on=work_on,
             )

@@ -1,11 +1,14 @@
 -- Append entries to a run, and make true with them whatever the commit says.
 -- KEYS     1 head   2 journal   3 snapshot   4 asks   5 mailbox   6 marks of consumed signals
 --          7 due   8 status index   9 open asks of the partition   10 outbox of the partition
+--          11 ended runs of the partition   12 orphan reports   13 blobs; the last three only to close
 -- ARGV     1 run id   2 token   3 nonce   4 expected seq   5 op mark   6 chain at expected seq
 --          7 term in ms   8 status   9 snapshot   10 due in ms, or ''   11 1: release
 --          12 seen mail   13 1: progress   14 entries   15 opened   16 withdrawn   17 consumed
---          18 outbox   19.. chain, body for each entry; id, packed request for each opened;
---          ids withdrawn; ids consumed; time in ms ('0': at once), packed notice for each to be told
+--          18 outbox   19 how long a closed run is kept, in ms, or ''
+--          20 ms until a closed run is looked at again
+--          21.. chain, body for each entry; id, packed request for each opened; ids withdrawn; ids
+--          consumed; time in ms ('0': at once), packed notice for each to be told
 -- Returns  {OK | DUP, seq, now, mail}; {DUP_NOT_OWNER | FENCED, token, seq}; {SEQ, seq}; {FORK, seq};
 --          {CLOSED, status}; {NONE}; {FOREIGN, key}
 -- The repeat is recognised first: a lost reply must not look like a lost lease. But a repeat by a
@@ -17,7 +20,7 @@ local asks = is_closing or ARGV[15] ~= '0' or ARGV[16] ~= '0'
 local mail = ARGV[17] ~= '0'
 -- Keys that this commit does not touch need no look: it saves the plain one half of the looks.
 local bad = foreign({'hash', 'stream', 'string', asks and 'hash', mail and 'hash', mail and 'list',
-  'zset', 'zset', asks and 'zset', ARGV[18] ~= '0' and 'zset'})
+  'zset', 'zset', asks and 'zset', ARGV[18] ~= '0' and 'zset', 'zset', 'list', 'hash'})
 if bad then return {'FOREIGN', bad} end
 local h = redis.call('HMGET', KEYS[1], 't', 'k', 'n', 'h', 's', 'l', 'm', 'c', 'r')
 if not h[1] then return {'NONE'} end
@@ -28,7 +31,10 @@ local count = tonumber(ARGV[14])
 -- Only a journal that has grown beyond the expected seq can hold the op already.
 if tonumber(h[3]) > expected then
   local entry = redis.call('XRANGE', KEYS[2], next_id, next_id)[1]
-  if entry and entry[2][2] == ARGV[5] then
+  local is_repeat = entry and entry[2][2] == ARGV[5]
+  -- A folded run keeps the mark of its last commit in the head.
+  if not entry then is_repeat = redis.call('HGET', KEYS[1], 'z') == ARGV[4] .. ' ' .. ARGV[5] end
+  if is_repeat then
     if not is_mine then return {'DUP_NOT_OWNER', h[1], h[3]} end
     return {'DUP', int(expected + count), int(clock()), h[7]}
   end
@@ -43,7 +49,7 @@ if h[6] == '0' then return {'FENCED', h[1], h[3]} end
 -- the server refuses an id that is not above the last one, and nothing has been written yet.
 local now = clock()
 local run_id, status = ARGV[1], ARGV[8]
-local at, seq, chain = 19, expected, ''
+local at, seq, chain = 21, expected, ''
 for _ = 1, count do
   seq = seq + 1
   chain = ARGV[at]
@@ -107,4 +113,12 @@ redis.call('HSET', KEYS[1], 'n', int(seq), 'h', chain, 's', status, 'l', lease, 
   'r', recoveries)
 redis.call('SET', KEYS[3], ARGV[9])
 if status ~= h[5] then file(KEYS[8], run_id, status, h[8]) end
+if is_closing then
+  redis.call('ZADD', KEYS[11], int(now + tonumber(ARGV[20])), run_id)
+  if ARGV[19] ~= '' then
+    -- Last, since a SET takes the expiry away. Keys that come later go when the run is tidied up.
+    local ends = int(now + tonumber(ARGV[19]))
+    for _, i in ipairs({1, 2, 3, 4, 5, 6, 12, 13}) do redis.call('PEXPIREAT', KEYS[i], ends) end
+  end
+end
 return {'OK', int(seq), int(now), h[7]}

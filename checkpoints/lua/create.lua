@@ -1,17 +1,31 @@
 -- Store a new run with its first entry; it is due now.
 -- KEYS     1 head   2 journal   3 snapshot   4 due   5 runs   6 status index
 -- ARGV     1 run id   2 op mark   3 chain of entry 1   4 body   5 snapshot
--- Returns  {OK, now}; {DUP}: this op created it; {EXISTS}: another op did; {FOREIGN, key}
+--          6 refuse from this share of the server's memory limit on, in thousandths; '': never
+-- Returns  {OK, now}; {DUP}: this op created it; {EXISTS}: another op did; {FULL, used, limit};
+--          {FOREIGN, key}
 -- The repeat is told from a clash by the op on entry 1: a lost reply must not look like a taken id.
 local bad = foreign({'hash', 'stream', 'string', 'zset', 'zset', 'zset'})
 if bad then return {'FOREIGN', bad} end
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local e = redis.call('XRANGE', KEYS[2], '1-0', '1-0')
-  if e[1] and e[1][2][2] == ARGV[2] then return {'DUP'} end
+  local mark = e[1] and e[1][2][2] or redis.call('HGET', KEYS[1], 'b')
+  if mark == ARGV[2] then return {'DUP'} end
   return {'EXISTS'}
 end
 -- Entries without a head are what is left of a lost or half-deleted run: never built upon.
 if redis.call('EXISTS', KEYS[2]) == 1 then return {'FOREIGN', KEYS[2]} end
+if ARGV[6] ~= '' then
+  -- Here and not by the client, who would look at one moment and write at another.
+  local told = redis.pcall('INFO', 'memory')
+  local used, limit
+  if type(told) == 'string' then
+    used, limit = string.match(told, 'used_memory:(%d+)'), string.match(told, '[\r\n]maxmemory:(%d+)')
+  end
+  if used and limit and limit ~= '0' and tonumber(used) * 1000 > tonumber(limit) * tonumber(ARGV[6]) then
+    return {'FULL', used, limit}
+  end
+end
 local now = int(clock())
 redis.call('XADD', KEYS[2], '1-0', 'o', ARGV[2], 'h', ARGV[3], 'b', ARGV[4])
 redis.call('HSET', KEYS[1], 'n', '1', 'h', ARGV[3], 's', 'ready', 't', '0', 'k', '', 'w', '',

@@ -1011,7 +1011,8 @@ class StoreContract:
         done = await store.commit(claim.lease, commit_of(claim, outbox=(notice(), notice("n2"))))
         taken = await store.take_notices()
         assert {n.notice_id for n in taken} == {"n1", "n2"}
-        assert taken[0] == notice(taken[0].notice_id, at_ms=done.server_ms)
+        wanted = notice(taken[0].notice_id, at_ms=done.server_ms, stored=taken[0].stored)
+        assert taken[0] == wanted
 
     async def test_a_notice_waits_for_its_time(self, store: Store) -> None:
         claim = await started(store)

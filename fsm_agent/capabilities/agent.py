@@ -57,7 +57,8 @@ class Agent:
     calls without labels. `model` None means the client's (FSM_AGENT_MODEL). `parallel_calls`
     is how many calls of a batch run at once, `batch_output_chars` how much of all their results
     the model is shown; the whole is kept beside it. With `may_rescue` an unlabelled reply is kept
-    as the answer, marked as not completed, once repairs are used up.
+    as the answer, marked as not completed, once repairs are used up. `keep_s` is how many seconds
+    a finished run is kept; None leaves that to the runtime.
 
     `output` is the type of the final answer, such as a msgspec Struct: the model is told its
     schema, what does not fit is corrected like any violation, and `Result.value` is the value.
@@ -86,6 +87,7 @@ class Agent:
         capability: Capability | None = None,
         output: Any = None,
         hooks: Hooks | None = None,
+        keep_s: float | None = None,
     ) -> None:
         if not name or len(name) > 64:
             raise BadAgent(f"{name!r} is not a name for an agent. Use 1 to 64 characters.")
@@ -93,6 +95,8 @@ class Agent:
             raise BadAgent(
                 f"agent {name!r}: parallel_calls must be 1 or more, context_tokens 256 or more."
             )
+        if keep_s is not None and not 0 < keep_s < 1e10:
+            raise BadAgent(f"agent {name!r}: keep_s={keep_s} is not a number of seconds above 0.")
         self.name = name
         self.instructions = instructions
         self.capability = capability or Capability(Phase(name="", protocol=protocol))
@@ -104,6 +108,7 @@ class Agent:
         self.parallel_calls = parallel_calls
         self.batch_output_chars = batch_output_chars
         self.may_rescue = may_rescue
+        self.keep_s = keep_s
         self.output = Output(output) if output is not None else None
         self.hooks = hooks or Hooks()
         self._equip(tools)

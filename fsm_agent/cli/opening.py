@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli.settings import current
+from fsm_agent.cli.spans import kept_s
 from fsm_agent.engine.deps import EngineSettings
 from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Piece, Reply, StepRequest
@@ -39,7 +41,9 @@ async def working(
     from fsm_agent.llm.client import OpenAIModel
 
     model = OpenAIModel(is_live=True)
-    settings = EngineSettings() if lease_s is None else EngineSettings(lease_s=lease_s)
+    settings = EngineSettings(keep_s=kept_s())
+    if lease_s is not None:
+        settings = replace(settings, lease_s=lease_s)
     try:
         async with Runtime.open(
             current().store, model=model, on_event=on_event, settings=settings

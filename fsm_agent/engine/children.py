@@ -135,6 +135,7 @@ async def _create(parent: Run, delegated: Delegated, agent: Agent, task: str, de
         op=hashlib.sha256(f"{parent.run_id} {delegated.call_id}".encode()).hexdigest()[:32],
         body=codec.encode(record),
         snapshot=codec.encode_snapshot(snapshot_of(run)),
+        is_needed=True,
     )
 
 

@@ -29,6 +29,12 @@ class EngineSettings:
     retry_cap_s: float = 60.0
     outage_retry_s: float = 900.0  # until a worker looks again after `limits.failures` in a row
     unconfirmed_retry_s: float = 5.0  # until a call is tried again that the store did not confirm
+    # How long a finished run is kept, where its agent does not say; None: until it is purged. A run
+    # that works for another one is kept until then too: its parent may read it late.
+    keep_s: float | None = None
+    tidy_s: float = (
+        30.0  # between two looks at finished runs: fold them, remove the expired; 0: none
+    )
     max_recoveries: int = 5  # takeovers without progress before the run is given up
 
 

@@ -81,7 +81,7 @@ async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
         )
     history_tokens = sum(tokens_of(message_size(message)) for message in run.history)
     room = max(1, agent.message_tokens - history_tokens)
-    session = Session(run, claim, chain, deps, Window(room))
+    session = Session(run, claim, chain, deps, Window(room), keep_s=agent.keep_s)
     if claim.head.mail:
         await session.read_mail()
     return session

@@ -43,8 +43,18 @@ class Session:
     value, knows the run.
     """
 
-    def __init__(self, run: Run, claim: Claim, chain: bytes, deps: Deps, window: Window) -> None:
+    def __init__(
+        self,
+        run: Run,
+        claim: Claim,
+        chain: bytes,
+        deps: Deps,
+        window: Window,
+        *,
+        keep_s: float | None = None,
+    ) -> None:
         self.run = run
+        self._keep_s = deps.settings.keep_s if keep_s is None else keep_s
         self.window = window
         self.lease = claim.lease
         self.cancel: CancelRequested | None = None
@@ -144,6 +154,7 @@ class Session:
             outbox=told,
             is_progress=any(_is_progress(event.record) for event in self._staged),
             is_critical=is_critical,
+            keep_ms=self._keep_ms(),
         )
         try:
             committed = await self._deps.store.commit(self.lease, commit)
@@ -165,6 +176,11 @@ class Session:
         self._opened, self._consumed, self._to_tell = [], [], []
         for event in events:
             self._deps.emit(event)
+
+    def _keep_ms(self) -> int | None:
+        if self._keep_s is None or self.run.parent or not self.run.is_over:
+            return None
+        return max(1, int(self._keep_s * 1000))
 
     def _status(self, park: Park | None) -> Status:
         if self.run.state is State.DONE:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("checkpoints.testing.contract")
+pytest.register_assert_rewrite("checkpoints.testing.contract", "checkpoints.testing.retention")
 
 from checkpoints.embedded import EmbeddedServer  # noqa: E402
 from checkpoints.testing.servers import Clients, start_cluster, start_redis  # noqa: E402

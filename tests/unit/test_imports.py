@@ -19,7 +19,7 @@ LAYERS = (
     ("capabilities",),
     ("engine",),
     ("worker", "observability", "notify"),
-    ("people",),
+    ("people", "archive"),
     ("runtime",),
     ("telling",),
     ("inbox",),

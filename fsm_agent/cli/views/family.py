@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fsm_agent.cli.words import Story
 from fsm_agent.run.delta import Created, Resumed
 from fsm_agent.run.event import EntryEvent, Event
+from fsm_agent.telling.words import Story
 
 from . import View
 
