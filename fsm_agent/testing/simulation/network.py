@@ -125,6 +125,13 @@ class Wire:
         """See Transport."""
         return self._network.send(PROCESS.get(), args)
 
+    async def chain(self, *commands: tuple[Arg, ...]) -> list[Reply | ReplyError]:
+        """The simulated server has no copies to wait for."""
+        raise ReplyError("ERR", "commands cannot be chained in a simulation")
+
+    def drop(self, reason: str) -> None:
+        """See Transport."""
+
     async def aclose(self) -> None:
         """See Transport."""
 
