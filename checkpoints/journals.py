@@ -39,22 +39,36 @@ class Journals(Ownership):
     """Create, commit and read back."""
 
     async def create(
-        self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes, is_needed: bool = False
+        self,
+        run_id: RunId,
+        *,
+        op: str,
+        body: bytes,
+        snapshot: bytes,
+        following: Sequence[bytes] = (),
+        is_due: bool = True,
+        is_needed: bool = False,
     ) -> bool:
         """See Store."""
         keys = self._of(run_id)
         self._check_sizes((body,), snapshot)
+        for each in following:  # one by one: together they may be a whole long run
+            self._check_sizes((each,), b"")
+        bodies = (body, *following)
+        links = chain.links(chain.genesis(run_id), 0, bodies, self._chain_key)
         part = keys.partition
         names = (keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses)
-        first = chain.link(chain.genesis(run_id), 1, body, self._chain_key)
         pack = self._codec.pack
+        args: list[Arg] = [
+            *(run_id, _mark(op), "ready" if is_due else "sleeping"),
+            *(pack(run_id, "snapshot", snapshot), "" if is_needed else self._alarm()),
+        ]
+        for seq, (link, each) in enumerate(zip(links, bodies, strict=True), 1):
+            args += (link, pack(run_id, f"entry {seq}", each))
         reply, short, _ = await self._written(
             "create",
             names,
-            (
-                *(run_id, _mark(op), first, pack(run_id, "entry 1", body)),
-                *(pack(run_id, "snapshot", snapshot), "" if is_needed else self._alarm()),
-            ),
+            tuple(args),
             mark=part.mark,
             is_critical=False,
         )
@@ -63,7 +77,7 @@ class Journals(Ownership):
                 raise RunExists(run_id)
             case b"FULL":
                 raise StoreFull(self.address, int(reply[1]), int(reply[2]))
-        self._remember(run_id, 1)
+        self._remember(run_id, len(bodies))
         if short:
             raise self._not_durable(f"run {run_id!r}", short)
         return reply[0] == b"OK"

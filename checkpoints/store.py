@@ -58,12 +58,21 @@ class Store(Protocol):
     """
 
     async def create(
-        self, run_id: RunId, *, op: str, body: bytes, snapshot: bytes, is_needed: bool = False
+        self,
+        run_id: RunId,
+        *,
+        op: str,
+        body: bytes,
+        snapshot: bytes,
+        following: Sequence[bytes] = (),
+        is_due: bool = True,
+        is_needed: bool = False,
     ) -> bool:
         """Store a new run with its first entry; it is due now. False: it existed with the same op.
 
-        Near its memory limit a store takes only those without which one under way cannot finish
-        (`is_needed`).
+        `following` are further entries, under the new run's own chain, in the same step. Not due:
+        the run sleeps until it is claimed, or sent a signal. Near its memory limit a store takes
+        only those runs without which one under way cannot finish (`is_needed`).
 
         Raises RunExists if the id began with another op, NotDurable, or StoreFull.
         """

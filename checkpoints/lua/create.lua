@@ -1,7 +1,8 @@
--- Store a new run with its first entry; it is due now.
+-- Store a new run with its first entries, most have one; it is due now, or sleeps until somebody comes.
 -- KEYS     1 head   2 journal   3 snapshot   4 due   5 runs   6 status index
--- ARGV     1 run id   2 op mark   3 chain of entry 1   4 body   5 snapshot
---          6 refuse from this share of the server's memory limit on, in thousandths; '': never
+-- ARGV     1 run id   2 op mark   3 status: ready or sleeping   4 snapshot
+--          5 refuse from this share of the server's memory limit on, in thousandths; '': never
+--          6.. chain, body for each entry
 -- Returns  {OK, now}; {DUP}: this op created it; {EXISTS}: another op did; {FULL, used, limit};
 --          {FOREIGN, key}
 -- The repeat is told from a clash by the op on entry 1: a lost reply must not look like a taken id.
@@ -15,23 +16,27 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
 end
 -- Entries without a head are what is left of a lost or half-deleted run: never built upon.
 if redis.call('EXISTS', KEYS[2]) == 1 then return {'FOREIGN', KEYS[2]} end
-if ARGV[6] ~= '' then
+if ARGV[5] ~= '' then
   -- Here and not by the client, who would look at one moment and write at another.
   local told = redis.pcall('INFO', 'memory')
   local used, limit
   if type(told) == 'string' then
     used, limit = string.match(told, 'used_memory:(%d+)'), string.match(told, '[\r\n]maxmemory:(%d+)')
   end
-  if used and limit and limit ~= '0' and tonumber(used) * 1000 > tonumber(limit) * tonumber(ARGV[6]) then
+  if used and limit and limit ~= '0' and tonumber(used) * 1000 > tonumber(limit) * tonumber(ARGV[5]) then
     return {'FULL', used, limit}
   end
 end
 local now = int(clock())
-redis.call('XADD', KEYS[2], '1-0', 'o', ARGV[2], 'h', ARGV[3], 'b', ARGV[4])
-redis.call('HSET', KEYS[1], 'n', '1', 'h', ARGV[3], 's', 'ready', 't', '0', 'k', '', 'w', '',
-  'l', '0', 'r', '0', 'm', '0', 'c', now, 'u', now, 'v', '0', 'o', '0', 'p', 'ready')
-redis.call('SET', KEYS[3], ARGV[5])
-redis.call('ZADD', KEYS[4], now, ARGV[1])
+local status, seq = ARGV[3], 0
+for at = 6, #ARGV, 2 do
+  seq = seq + 1
+  redis.call('XADD', KEYS[2], int(seq) .. '-0', 'o', seq == 1 and ARGV[2] or '', 'h', ARGV[at], 'b', ARGV[at + 1])
+end
+redis.call('HSET', KEYS[1], 'n', int(seq), 'h', ARGV[#ARGV - 1], 's', status, 't', '0', 'k', '', 'w', '',
+  'l', '0', 'r', '0', 'm', '0', 'c', now, 'u', now, 'v', '0', 'o', '0', 'p', status)
+redis.call('SET', KEYS[3], ARGV[4])
+if status == 'ready' then redis.call('ZADD', KEYS[4], now, ARGV[1]) end
 redis.call('ZADD', KEYS[5], now, ARGV[1])
-file(KEYS[6], ARGV[1], 'ready', now)
+file(KEYS[6], ARGV[1], status, now)
 return {'OK', now}

@@ -194,6 +194,59 @@ class StoreContract:
         assert sorted(made) == [False] * 49 + [True]
         assert len(await store.journal(R)) == 1
 
+    async def test_a_new_run_may_begin_with_many_entries_and_go_on_from_the_last(
+        self, store: Store
+    ) -> None:
+        bodies = [entry(n) for n in range(1, 301)]
+        assert await store.create(R, op="o", body=bodies[0], snapshot=b"s", following=bodies[1:])
+        assert not await store.create(R, op="o", body=bodies[0], snapshot=b"s", following=[b"x"])
+
+        claim = await store.claim(R, owner="w1", nonce="n", term_ms=TERM_MS)
+        committed = await store.commit(claim.lease, commit_of(claim))
+
+        assert (claim.head.seq, committed.seq) == (300, 301)
+        assert [e.body for e in await store.journal(R)][:300] == bodies
+
+    async def test_of_many_creators_of_many_entries_one_creates(
+        self, store: Store, new_store: NewStore
+    ) -> None:
+        others = [store, *[await new_store() for _ in range(3)]]
+
+        made = await outcomes(
+            [
+                each.create(R, op=f"o{n % 2}", body=entry(n % 2), snapshot=b"", following=[b"3"])
+                for n, each in enumerate(others * 5)
+            ]
+        )
+
+        assert sum(each is True for each in made) == 1
+        assert sum(isinstance(each, RunExists) for each in made) == 10
+        assert len(await store.journal(R)) == 2
+
+    async def test_a_new_run_that_is_not_due_sleeps_until_it_is_claimed_or_told_something(
+        self, store: Store
+    ) -> None:
+        await store.create(R, op="o", body=entry(1), snapshot=b"s", is_due=False)
+        head = await store.head(R)
+        assert (head.status, head.due_ms, await store.due()) == ("sleeping", None, [])
+        assert [h.run_id for h in await store.runs(status="sleeping")] == [R]
+
+        claim = await store.claim(R, owner="w1", nonce="n", term_ms=TERM_MS)
+        await store.release(claim.lease, due_ms=None)
+        assert ((await store.head(R)).status, await store.due()) == ("sleeping", [])
+
+        await store.signal(R, signal_id="s", body=b"come")
+        assert await store.due() == [R]
+
+    async def test_a_run_with_an_entry_above_the_cap_is_not_begun(self, store: Store) -> None:
+        with pytest.raises(EntryTooLarge):
+            await store.create(
+                R, op="o", body=b"1", snapshot=b"", following=[b"2", b"x" * (1 << 21)]
+            )
+
+        with pytest.raises(RunNotFound):
+            await store.head(R)
+
     @pytest.mark.parametrize("bad", BAD_IDS, ids=lambda bad: repr(bad[:12]))
     async def test_a_bad_id_touches_no_key(self, store: Store, vandal: Vandal, bad: str) -> None:
         run_id, lease = RunId(bad), Lease(RunId(bad), 1, "n", "w", TERM_MS)
