@@ -11,6 +11,7 @@ AgentError
 │   └── MissingSetting     a setting without which the call cannot work, such as an API key
 ├── ProviderError          nobody yet: the same request may succeed later, if `is_retryable`
 └── CorruptRecord          an operator: stored bytes that are not a record of this schema
+    └── NewerRecord        an operator: a newer version wrote them; its workers can read them
 
 The store's errors (lease lost, store down, decision refused …) are those of `checkpoints.errors`.
 A tool that fails and a reply that breaks the protocol are observations for the model.
@@ -75,6 +76,10 @@ class IllegalTransition(UsageError):
 
 class CorruptRecord(AgentError):
     """Stored bytes that are not a record of this schema."""
+
+
+class NewerRecord(CorruptRecord):
+    """Stored bytes that only a newer version of this package can read."""
 
 
 FailureKind = Literal[

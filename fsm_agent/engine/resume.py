@@ -21,7 +21,7 @@ from checkpoints.steady import monotonic
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.context.window import Window
-from fsm_agent.errors import BadAgent, CorruptRecord
+from fsm_agent.errors import BadAgent, CorruptRecord, NewerRecord
 from fsm_agent.run import codec, evidence
 from fsm_agent.run.delta import Failed
 from fsm_agent.run.evidence import Orphan
@@ -32,6 +32,10 @@ from .drive import drive, end_now
 from .outcome import Park
 from .session import Session
 
+# A run that only newer code can read stays due, for workers of that code; but not at once, or the
+# one that cannot would be the next to look.
+NEWER_AGAIN_MS = 30_000
+
 
 async def work_on(
     run_id: RunId, agent: Agent, deps: Deps, *, owner: str
@@ -39,20 +43,24 @@ async def work_on(
     """Claim the run and drive it until it is over (None) or waits (Park). The run as it stands.
 
     Raises RunBusy, RunClosed or RunNotFound from the claim; LeaseLost if another worker took the
-    run over, after an orphan report was filed; CorruptEntry with nothing changed; and UsageError
-    or ProviderError where a person must act first: the run was given back then, as it was.
+    run over, after an orphan report was filed; CorruptEntry or NewerRecord with nothing changed;
+    and UsageError or ProviderError where a person must act first: the run was given back then, as
+    it was.
     """
     term_ms = int(deps.settings.lease_s * 1000)
     since = monotonic()  # the heartbeat's clock, whatever the engine's is
     claim = await _claim(run_id, deps, owner=owner, term_ms=term_ms)
     try:
         session = await _load(claim, agent, deps)
+    except NewerRecord:
+        await _give_back(claim, deps, due_ms=claim.server_ms + NEWER_AGAIN_MS)
+        raise
     except (CorruptRecord, StoreDiverged):
-        await _give_back(claim, deps, is_due=False)  # no worker can go on with these bytes
+        await _give_back(claim, deps)  # no worker can go on with these bytes
         raise
     except BaseException:
         # The wrong agent, a store that is away, a stop: another worker may do better at once.
-        await asyncio.shield(_give_back(claim, deps, is_due=True))
+        await asyncio.shield(_give_back(claim, deps, due_ms=claim.server_ms))
         raise
     return await _drive_held(session, claim, since, agent, deps)
 
@@ -68,7 +76,8 @@ async def _claim(run_id: RunId, deps: Deps, *, owner: str, term_ms: int) -> Clai
         if not claiming.cancelled():
             await asyncio.wait([claiming])
             if claiming.exception() is None:
-                await _give_back(claiming.result(), deps, is_due=True)
+                claim = claiming.result()
+                await _give_back(claim, deps, due_ms=claim.server_ms)
         raise
 
 
@@ -90,7 +99,7 @@ async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
 async def load(run_id: RunId, deps: Deps) -> tuple[Run, bytes]:
     """The run that its journal makes, and the chain hash of its last entry.
 
-    Raises RunNotFound, or CorruptEntry naming the entry that cannot be read.
+    Raises RunNotFound, or what `unfold` raises.
     """
     entries = await deps.store.journal(run_id)
     run = Run(run_id=run_id)
@@ -102,12 +111,18 @@ async def load(run_id: RunId, deps: Deps) -> tuple[Run, bytes]:
 def unfold(run: Run, entries: Sequence[Entry]) -> Iterator[tuple[Run, Record]]:
     """The run after each of the entries that follow it, and the entry's record.
 
-    Raises CorruptEntry naming the entry that cannot be read, or that no arrow leads to.
+    Raises CorruptEntry naming the entry that cannot be read, or that no arrow leads to; and
+    NewerRecord naming one that only a newer version can read.
     """
     for entry in entries:
         try:
             record = codec.decode(entry.body)
             run = apply(run, record)
+        except NewerRecord as error:
+            raise NewerRecord(
+                f"run {run.run_id!r}: entry {entry.seq} cannot be read here: {error}."
+                " Nothing was changed"
+            ) from error
         except (CorruptRecord, KeyError) as error:
             raise CorruptEntry(run.run_id, entry.seq, str(error)) from error
         yield run, record
@@ -136,7 +151,10 @@ async def _drive_held(
         raise
     except asyncio.CancelledError:
         # Whoever stopped us meant the process, not the run: let another worker go on at once.
-        await asyncio.shield(_give_back(claim, deps, is_due=True))
+        await asyncio.shield(_give_back(claim, deps, due_ms=claim.server_ms))
+        raise
+    except NewerRecord:
+        await _give_back(claim, deps, due_ms=session.now_ms() + NEWER_AGAIN_MS)
         raise
     except CheckpointError as error:
         if isinstance(error, NotDurable):
@@ -145,12 +163,12 @@ async def _drive_held(
             with contextlib.suppress(CheckpointError):
                 await deps.store.release(claim.lease, due_ms=session.now_ms() + wait_ms)
         if isinstance(error, StoreUsageError):  # such as an entry above the size cap
-            await _give_back(claim, deps, is_due=False)
+            await _give_back(claim, deps)
         raise
     except Exception:
         # What a person must mend: a wrong key, a tool that is gone, a bug of the host's. Not due,
         # as each further try would pay for the same failure.
-        await _give_back(claim, deps, is_due=False)
+        await _give_back(claim, deps)
         raise
     return session.run, park
 
@@ -164,10 +182,12 @@ def _give_up(session: Session, recoveries: int) -> None:
     end_now(session, Failed("poison", message), "was given up")
 
 
-async def _give_back(claim: Claim, deps: Deps, *, is_due: bool) -> None:
-    """Release the lease; a store that cannot be reached lets it run out by itself."""
+async def _give_back(claim: Claim, deps: Deps, *, due_ms: int | None = None) -> None:
+    """Release the lease; a store that cannot be reached lets it run out by itself.
+
+    Without a time no worker takes the run up by itself: somebody has to act first.
+    """
     with contextlib.suppress(CheckpointError):
-        due_ms = claim.server_ms if is_due else None
         await deps.store.release(claim.lease, due_ms=due_ms)
 
 

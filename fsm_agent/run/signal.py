@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fsm_agent.errors import CorruptRecord
+from fsm_agent.errors import CorruptRecord, NewerRecord
 
 from .delta import AskKind, OnExpiry, Verb
 
@@ -96,9 +96,15 @@ def encode(value: AnySignal | Question) -> bytes:
 
 
 def decode_signal(body: bytes) -> AnySignal:
-    """The signal of `body`. Raises CorruptRecord."""
+    """The signal of `body`. Raises CorruptRecord, or NewerRecord for a kind or a word that only a
+    newer version knows."""
     try:
         return _signals.decode(body)
+    except msgspec.ValidationError as error:
+        if str(error).startswith(("Invalid value ", "Invalid enum value ")):
+            words = f"a newer version sent a signal that this one does not know ({error})"
+            raise NewerRecord(f"{words}. Upgrade this one") from error
+        raise CorruptRecord(f"a signal that cannot be read: {error}") from error
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise CorruptRecord(f"a signal that cannot be read: {error}") from error
 

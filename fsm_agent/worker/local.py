@@ -12,7 +12,7 @@ from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.engine.children import rouse
-from fsm_agent.errors import AgentError
+from fsm_agent.errors import AgentError, NewerRecord
 from fsm_agent.run import codec
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ async def _work_on(
             log.info("worker.run_skipped", run_id=run_id, agent=name, why="no such agent here")
             return None
         return await runtime.work(run_id, agents[name])
-    except (RunBusy, RunClosed, LeaseLost) as error:
+    except (RunBusy, RunClosed, LeaseLost, NewerRecord) as error:
         log.info("worker.run_skipped", run_id=run_id, why=str(error))
     except StoreUnavailable:
         raise

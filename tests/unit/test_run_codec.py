@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.errors import CorruptRecord, UsageError
+from fsm_agent.errors import CorruptRecord, NewerRecord, UsageError
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import (
     AssistantMessage,
@@ -187,27 +187,116 @@ GOOD = codec.encode(
 )
 
 
-def test_a_newer_schema_is_refused_in_words() -> None:
-    assert _message(bytes((codec.SCHEMA + 1,)) + GOOD[1:]) == (
-        "schema 2 is newer than this version knows (1): upgrade"
+# -- other schemas --------------------------------------------------------------------------------
+
+
+def written_by(schema: int, version: str, record: Any) -> bytes:
+    """A record as a version with that schema would store it."""
+    return bytes((schema,)) + msgspec.msgpack.encode(version) + msgspec.msgpack.encode(record)
+
+
+def test_a_newer_schema_is_refused_and_the_version_that_wrote_it_is_named() -> None:
+    with pytest.raises(NewerRecord) as refused:
+        codec.decode(written_by(2, "0.9.0", ["anything", {"at": "all"}]))
+
+    assert str(refused.value) == (
+        f"fsm-agent 0.9.0 wrote it with schema 2, and fsm-agent {codec.version()} reads up to 1."
+        " Upgrade this one"
     )
-    with pytest.raises(CorruptRecord):
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b"\xa5", b"\xc1", b"\xa2\xff\xfe", b"\xa1\x1b", b"\xd9", GOOD[1:]]
+)
+def test_a_newer_schema_that_does_not_say_who_wrote_it_is_still_told_from_damage(
+    rest: bytes,
+) -> None:
+    with pytest.raises(NewerRecord, match="a newer version of fsm-agent wrote it with schema 255"):
+        codec.decode(b"\xff" + rest)
+
+
+def test_a_newer_snapshot_is_told_from_damage() -> None:
+    with pytest.raises(NewerRecord, match="with schema 2"):
         codec.decode_snapshot(bytes((codec.SCHEMA + 1,)))
+    with pytest.raises(CorruptRecord) as refused:
+        codec.decode_snapshot(bytes((codec.SCHEMA,)) + b"\x91\xa1x")
+    assert not isinstance(refused.value, NewerRecord)
+
+
+@pytest.mark.parametrize(
+    ("later", "what"),
+    [
+        ([None, 1, [["observed", "hi", "s"], ["dreamt", "of", "sheep"]]], "the fact 'dreamt'"),
+        (["daydreamt", 1, []], "'daydreamt'"),
+        ([None, 1, [["failed", "bored", "no reason"]]], "'bored'"),
+    ],
+)
+def test_what_a_newer_version_has_a_name_for_is_named_here(later: Any, what: str) -> None:
+    with pytest.raises(NewerRecord, match=f"it holds {what}, which fsm-agent .* does not know"):
+        codec.decode(b"\x01" + msgspec.msgpack.encode(later))
+
+
+@pytest.mark.parametrize(
+    "damaged", [[None, 1, [["observed", 7, "s"]]], [None, "x", []], [1, 1, []]]
+)
+def test_damage_is_not_taken_for_a_newer_version(damaged: Any) -> None:
+    with pytest.raises(CorruptRecord) as refused:
+        codec.decode(b"\x01" + msgspec.msgpack.encode(damaged))
+
+    assert not isinstance(refused.value, NewerRecord)
 
 
 def test_an_older_schema_without_an_upgrade_is_refused_in_words() -> None:
     assert "no upgrade from schema 0" in _message(b"\0" + GOOD[1:])
 
 
-def test_an_older_schema_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "SCHEMA", 3)
-    steps = {1: lambda plain: [*plain, 1], 2: lambda plain: plain[:3]}
-    monkeypatch.setattr(codec, "UPGRADES", steps)
+def from_0(plain: list[Any]) -> list[Any]:
+    """Schema 0 had no time of its own in a record."""
+    trigger, deltas = plain
+    return [trigger, 0, deltas]
 
-    upgraded = codec.decode(GOOD)
 
-    assert upgraded.at_ms == 1234567890123
-    assert [type(delta) for delta in upgraded.deltas] == [Resumed, Replied, Intended]
+def from_1(plain: list[Any]) -> list[Any]:
+    """Schema 2 calls the words of a person something else."""
+    trigger, at_ms, deltas = plain
+    said = [["hinted", "warning", *d[1:2]] if d[0] == "observed" else d for d in deltas]
+    return [trigger, at_ms, said]
+
+
+NEXT = codec.Format(2, {0: from_0, 1: from_1})  # what this package may be one day
+
+
+def test_records_of_every_number_go_through_the_chain_to_the_present_one() -> None:
+    oldest = b"\0" + msgspec.msgpack.encode(["observed", [["observed", "hi", "s"]]])
+    older = codec.encode(Record(Trigger.OBSERVED, 5, (Observed("hi", "s"),)))
+
+    assert NEXT.decode(oldest) == Record(Trigger.OBSERVED, 0, (Hinted("warning", "hi"),))
+    assert NEXT.decode(older) == Record(Trigger.OBSERVED, 5, (Hinted("warning", "hi"),))
+
+
+def test_what_the_next_schema_writes_comes_back_there_and_names_its_writer_here() -> None:
+    record = Record(Trigger.OBSERVED, 5, (Hinted("warning", EXTREME),))
+    stored = NEXT.encode(record)
+
+    assert stored[0] == 2
+    assert NEXT.decode(stored) == record
+    assert codec.version() in _message(stored)
+
+
+@given(records)
+def test_the_next_schema_stores_any_record_and_reads_those_of_the_present_one(
+    record: Record,
+) -> None:
+    same = codec.Format(2, {1: lambda plain: plain})
+
+    assert same.decode(same.encode(record)) == record
+    assert same.decode(codec.encode(record)) == record
+
+
+@pytest.mark.parametrize("plain", [[], ["observed"], 7, None, {"a": 1}, ["observed", 7]])
+def test_an_upgrade_that_meets_something_else_refuses_it(plain: Any) -> None:
+    with pytest.raises(CorruptRecord):
+        NEXT.decode(b"\0" + msgspec.msgpack.encode(plain))
 
 
 @pytest.mark.parametrize(
