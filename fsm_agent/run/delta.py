@@ -82,6 +82,24 @@ class Raised(Delta, frozen=True, tag="raised"):
     questions: tuple[str, ...]
 
 
+class Versioned(Delta, frozen=True, tag="versioned"):
+    """The code that works on the run from here on: in its first entry, and wherever it changed."""
+
+    parts: dict[str, str]  # digests, by what people call the part: 'tool refund', 'protocol' …
+    by: str = ""  # who accepted the change; '': nobody was asked
+
+
+class Forked(Delta, frozen=True, tag="forked"):
+    """All up to here are entries of another run, and this one goes its own way. Always the last
+    delta of the last entry that was taken over."""
+
+    origin: str  # run id
+    at_seq: int  # of both runs: an entry keeps its number
+    at_ms: int  # when, by the store's clock
+    by: str = ""
+    say: str = ""  # a further message of the user, before the next model call
+
+
 class Resumed(Delta, frozen=True, tag="resumed"):
     """A worker has claimed the run; recorded with its first commit."""
 
@@ -318,7 +336,7 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 AnyDelta = (
     Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
-    | AskedOn | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Withheld
-    | Delegated | Detailed | Settled | Hinted | Finalising | Answered | Failed | Carried | Entered
-    | Planned | Stepped | Raised | Proposed | Commented
+    | AskedOn | Judged | Voted | Commented | Ruled | Attested | Consented | Revoked | Intended
+    | Delegated | Detailed | Settled | Hinted | Finalising | Answered | Failed | Versioned | Forked
+    | Withheld | Carried | Entered | Planned | Stepped | Raised | Proposed
 )  # fmt: skip

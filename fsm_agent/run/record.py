@@ -37,6 +37,7 @@ from .delta import (
     Entered,
     Failed,
     Finalising,
+    Forked,
     Hinted,
     Intended,
     Judged,
@@ -54,9 +55,11 @@ from .delta import (
     Signed,
     Stepped,
     StepStatus,
+    Versioned,
     Voted,
     Withheld,
 )
+from .fork import in_fork
 from .limits import Limits
 from .state import FINAL, State, Trigger, destination
 from .tally import SoFar
@@ -104,6 +107,8 @@ class OpenCall(msgspec.Struct, frozen=True):
     delegated: Delegated | None = None
     detail: Detailed | None = None
     is_proposed: bool = False  # the model did not write it as a call: see Proposed
+    origin: str = ""  # the run in which `intent` was started, where this one is a fork of it
+    asked: str = ""  # what the tool itself asked in that run
 
     @property
     def phase(self) -> CallPhase:
@@ -164,6 +169,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     plan: tuple[Step, ...] = ()
     plans: int = 0  # how often one was made
     raised: tuple[str, ...] = ()  # questions beyond its own task
+    origin: str = ""  # the run that this one is a fork of
+    unsaid: str = ""  # words given with the fork, to be said once no call is open
+    versioned: Versioned | None = None  # the code that worked on it last
 
     @property
     def has_attempt(self) -> bool:
@@ -301,6 +309,10 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Raised():
             known = dict.fromkeys((*run.raised, *delta.questions))
             return replace(run, raised=tuple(known))
+        case Versioned():
+            return replace(run, versioned=delta)
+        case Forked():
+            return _fold_fork(run, delta)
         case Resumed():
             idle = max(0, delta.claimed_ms - run.updated_ms) if run.begun_ms else 0
             return replace(
@@ -361,7 +373,15 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             run = replace(run, tool_calls=run.tool_calls + (call.starts == 0))
             since_ms = call.since_ms if call.intent else delta.at_ms
             return _with_call(
-                run, replace(call, intent=delta, starts=delta.attempt, since_ms=since_ms)
+                run,
+                replace(
+                    call,
+                    intent=delta,
+                    starts=delta.attempt,
+                    since_ms=since_ms,
+                    origin="",
+                    asked="",
+                ),
             )
         case Withheld():
             return _with_call(run, replace(run.call(delta.call_id), intent=None))
@@ -507,6 +527,8 @@ def _fold_result(run: Run, result: Settled) -> Run:
         run = _say(run, _told(call))
         sources += call.detail.sources if call.detail else ()
     run = replace(run, sources=tuple(dict.fromkeys(sources))[:MAX_SOURCES])
+    if run.unsaid:
+        run = replace(_say(run, UserMessage(run.unsaid)), unsaid="")
     failed = all(c.result and c.result.status in ("error", "timeout") for c in run.calls)
     return replace(run, errors=run.errors + 1 if failed else 0)
 
@@ -518,6 +540,23 @@ def _told(call: OpenCall) -> Message:
     if call.is_proposed:
         return NoteMessage(f"Result of {name} {call.arguments}:\n{text}")
     return ToolMessage(call.call.call_id, name, text, call.result.status)
+
+
+def _fold_fork(run: Run, fork: Forked) -> Run:
+    """What a run was told and has not done yet counts for that run, and not for a fork of it."""
+    run = replace(
+        run,
+        calls=tuple(in_fork(call, fork) for call in run.calls),
+        consents=(),
+        parent="",
+        origin=fork.origin,
+        wake_ms=0,
+    )
+    if not fork.say:
+        return run
+    if run.has_unsettled_calls:
+        return replace(run, unsaid=fork.say)
+    return _say(run, UserMessage(fork.say))
 
 
 def _with_call(run: Run, changed: OpenCall) -> Run:

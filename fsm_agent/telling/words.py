@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, assert_never
 
 from fsm_agent.run.content import Call
@@ -21,6 +21,7 @@ from fsm_agent.run.delta import (
     Entered,
     Failed,
     Finalising,
+    Forked,
     Hinted,
     Intended,
     Judged,
@@ -37,12 +38,14 @@ from fsm_agent.run.delta import (
     Settled,
     Signed,
     Stepped,
+    Versioned,
     Voted,
     Withheld,
 )
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.state import Trigger
+from fsm_agent.run.versions import changes
 from fsm_agent.telling.clean import cleaned, one_line
 from fsm_agent.telling.early import LIMITS, early, turns
 
@@ -102,6 +105,7 @@ class Story:
         self.answer: Answered | None = None
         self.limits: Limits | None = None
         self._began_ms = 0
+        self._parts: Mapping[str, str] | None = None  # of the code that worked on it last
         self._place = ""
         self._is_failing = False  # the entry at hand ends the run: nothing is tried again
 
@@ -163,6 +167,10 @@ class Story:
                 self.calls |= {call.call_id: call for call in delta.calls}
                 names = self.names(call.call_id for call in delta.calls)
                 return [Line("think", f"that is {names}", "quiet")]
+            case Versioned():
+                return self._versioned(delta)
+            case Forked():
+                return self._forked(delta)
             case Delegated():
                 more = f"{delta.grant_tokens:,} tokens set aside"
                 return [Line("act", f"as run {one_line(delta.child, 64)}", "quiet", more=more)]
@@ -224,6 +232,26 @@ class Story:
         self.limits = created.limits
         text = f"{one_line(created.agent, 64)}, budget {turns(created.limits.turns)}"
         return Line("created", text, more=f"task: {one_line(created.task)}")
+
+    def _versioned(self, versioned: Versioned) -> list[Line]:
+        before, self._parts = self._parts, versioned.parts
+        if before is None:
+            return []
+        who = one_line(versioned.by, 64)
+        accepted = f", accepted by {who}" if who else ""
+        if found := "; ".join(one_line(change, 80) for change in changes(before, self._parts)):
+            return [Line("worker", f"other code: {found}{accepted}", "warn")]
+        return [Line("worker", f"the code as it is now{accepted}", "warn")]
+
+    def _forked(self, forked: Forked) -> list[Line]:
+        by = f" by {one_line(forked.by, 64)}" if forked.by else ""
+        text = f"forked from run {one_line(forked.origin, 64)}{by}: all above is its history"
+        lines = [Line("forked", text, "warn")]
+        if forked.say:
+            lines.append(Line("forked", f"was told: {one_line(forked.say)}"))
+        # What was under way is under way there, and the next worker here has not died with it.
+        self.started, self.attempt = {}, None
+        return lines
 
     def _resumed(self, resumed: Resumed) -> list[Line]:
         before, self.owner = self.owner, one_line(resumed.owner, 64)

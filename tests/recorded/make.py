@@ -25,6 +25,7 @@ from fsm_agent.run.delta import (
     Created,
     Failed,
     Finalising,
+    Forked,
     Hinted,
     Intended,
     ModelFailed,
@@ -33,6 +34,7 @@ from fsm_agent.run.delta import (
     Resumed,
     Ruled,
     Settled,
+    Versioned,
 )
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import Record, Run, replay
@@ -120,7 +122,42 @@ def cancelled() -> list[Record]:
     ]  # fmt: skip
 
 
-RUNS = {"answered": answered, "settled": settled, "cancelled": cancelled}
+def forked() -> list[Record]:
+    """A fork with words, of a run whose call was under way, worked on by other code."""
+    calls = (
+        Call("c4-0", "look", "{}"),
+        Call("c4-1", "pay", '{"amount":1}'),
+        Call("c4-2", "send", "{}"),
+    )
+    parts = {"instructions": "a1", "protocol": "b2", "tool pay": "c3"}
+    return [
+        Record(None, 1_000, (Created("desk", "Pay", Limits(), "mia", "f1"), Versioned(parts))),
+        Record(T.OBSERVED, 1_010, (Resumed("w1", 1, False, 1_005),)),
+        Record(T.BEGAN, 1_020, (Began(1, 2_100),)),
+        Record(T.CALLS, 1_400, (Replied("TOOL", "", Usage(50, 10), calls, "tool_calls"),)),
+        Record(T.PROGRESSED, 1_401, (
+            Intended("c4-0", "read", "k0", 1, 1_401, 61_401),
+            Intended("c4-1", "unsafe", "k1", 1, 1_401, 61_401),
+            Asked("a4-2", "c4-2", "approval", "d" * 64, "send always needs approval"),
+            Forked("r-origin", 5, 9_000_000, "leo", "And hurry."),
+        )),
+        Record(T.PROGRESSED, 9_100_000, (
+            Resumed("w2", 1, False, 9_050_000),
+            Versioned(parts | {"tool pay": "d4"}, "leo"),
+            Asked("d4-1", "c4-1", "in_doubt", "e" * 64, "Started in r-origin.", 0, 66_401),
+            Intended("c4-0", "read", "k2", 2, 9_100_000, 9_160_000),
+        )),
+        Record(T.PROGRESSED, 9_100_100, (Settled("c4-0", "success", "seen", 9),)),
+        Record(T.PROGRESSED, 9_200_000, (
+            Ruled("d4-1", "c4-1", "fail", "mia", 9_200_000),
+            Settled("c4-1", "in_doubt", "Nobody knows."),
+            Settled("c4-2", "error", "It has no result: the tool send is gone."),
+        )),
+        Record(T.ACTED, 9_200_001, ()),
+    ]  # fmt: skip
+
+
+RUNS = {"answered": answered, "settled": settled, "cancelled": cancelled, "forked": forked}
 
 
 def summary(run: Run) -> dict[str, Any]:
