@@ -6,6 +6,7 @@ AgentError
 │   ├── BadAgent           an agent or tool that was declared in a way that cannot work
 │   ├── BadProtocol        a label protocol that contradicts itself
 │   ├── UnknownTool        a name that no registered tool has
+│   ├── CodeChanged        a run that other code began, or whose calls this code cannot serve
 │   ├── NotAllowed         a person who may not do this; another one may
 │   ├── IllegalTransition  a trigger that the machine does not allow in this state
 │   └── MissingSetting     a setting without which the call cannot work, such as an API key
@@ -64,6 +65,10 @@ class UnknownTool(UsageError):
             f" Registered: {', '.join(known) or 'none'}."
         )
         self.name = name
+
+
+class CodeChanged(UsageError):
+    """A run that other code began, or whose open calls this code cannot serve."""
 
 
 class NotAllowed(UsageError):

@@ -37,7 +37,7 @@ from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
 from fsm_agent.people import People, Request
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import Source, clean_text
-from fsm_agent.run.delta import AnyDelta, Carried, Created
+from fsm_agent.run.delta import AnyDelta, Carried, Created, Versioned
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.person import identity
@@ -196,9 +196,9 @@ class Runtime(People):
         created = Created(
             agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()
         )
-        facts: tuple[AnyDelta, ...] = (created,)
+        facts: tuple[AnyDelta, ...] = (created, Versioned(agent.parts()))
         if continues is not None:
-            facts = (created, await self._carried(continues, agent))
+            facts = (*facts, await self._carried(continues, agent))
         record = Record(None, self._deps.clock.wall_ms(), facts)
         run = apply(Run(run_id=run_id), record)
         await self._deps.store.create(
@@ -218,14 +218,19 @@ class Runtime(People):
             )
         return carried(run, agent)
 
-    async def work(self, run_id: str, agent: Agent) -> Result:
+    async def work(self, run_id: str, agent: Agent, *, accept_changes_by: str = "") -> Result:
         """Claim the run and drive it until it is over or waits.
 
+        `accept_changes_by` names who lets it go on with code that has changed since it began, or
+        that cannot serve a call of it: the name goes on record.
+
         Raises RunBusy if another worker has it, RunClosed if it is over, LeaseLost if it was
-        taken over meanwhile, and UsageError or ProviderError where a person must act first: the
-        run was given back as it was.
+        taken over meanwhile, CodeChanged if it needs other code or somebody to accept this one,
+        and UsageError or ProviderError where a person must act first: the run was given back as
+        it was.
         """
-        run, park = await work_on(RunId(run_id), agent, self._deps, owner=self._owner)
+        deps = replace(self._deps, accepted_by=clean_text(accept_changes_by))
+        run, park = await work_on(RunId(run_id), agent, deps, owner=self._owner)
         if run.parent:
             await rouse(self._deps.store, run.parent, run.run_id, str(run.seq))
         result = _result(run, park.status if park else "done" if run.answer else "error", agent)

@@ -6,12 +6,12 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from fsm_agent.context.tokens import DEFAULT_REPLY_TOKENS, tokens_of
-from fsm_agent.errors import BadAgent
+from fsm_agent.errors import BadAgent, did_you_mean
 from fsm_agent.labels.protocol import DEFAULT, LabelProtocol
 from fsm_agent.llm.model import ToolSpec
 from fsm_agent.run.limits import Limits
@@ -49,6 +49,9 @@ class Offer:
         return any(spec.name == name for spec in self.tools)
 
 
+OnChange = Literal["warn", "park", "continue"]
+
+
 class Agent:
     """An agent: its instructions, its tools, and the limits of its runs.
 
@@ -58,7 +61,10 @@ class Agent:
     is how many calls of a batch run at once, `batch_output_chars` how much of all their results
     the model is shown; the whole is kept beside it. With `may_rescue` an unlabelled reply is kept
     as the answer, marked as not completed, once repairs are used up. `keep_s` is how many seconds
-    a finished run is kept; None leaves that to the runtime.
+    a finished run is kept; None leaves that to the runtime. `on_change` is what happens
+    to a run that began with other tools, protocol or instructions: 'warn' goes on, with a log line
+    and a fact in the journal; 'continue' goes on with the fact alone; 'park' gives the run back
+    until the old code takes it or a person accepts the change.
 
     `output` is the type of the final answer, such as a msgspec Struct: the model is told its
     schema, what does not fit is corrected like any violation, and `Result.value` is the value.
@@ -88,6 +94,7 @@ class Agent:
         output: Any = None,
         hooks: Hooks | None = None,
         keep_s: float | None = None,
+        on_change: OnChange = "warn",
     ) -> None:
         if not name or len(name) > 64:
             raise BadAgent(f"{name!r} is not a name for an agent. Use 1 to 64 characters.")
@@ -97,6 +104,11 @@ class Agent:
             )
         if keep_s is not None and not 0 < keep_s < 1e10:
             raise BadAgent(f"agent {name!r}: keep_s={keep_s} is not a number of seconds above 0.")
+        if on_change not in get_args(OnChange):
+            hint = did_you_mean(str(on_change), get_args(OnChange))
+            raise BadAgent(
+                f"agent {name!r}: on_change={on_change!r}.{hint} Use 'warn', 'park' or 'continue'."
+            )
         self.name = name
         self.instructions = instructions
         self.capability = capability or Capability(Phase(name="", protocol=protocol))
@@ -108,6 +120,7 @@ class Agent:
         self.parallel_calls = parallel_calls
         self.batch_output_chars = batch_output_chars
         self.may_rescue = may_rescue
+        self.on_change = on_change
         self.keep_s = keep_s
         self.output = Output(output) if output is not None else None
         self.hooks = hooks or Hooks()
@@ -229,11 +242,19 @@ class Agent:
         """
         return self.output.read(answer) if self.output else answer
 
-    def fingerprint(self) -> str:
-        """A digest of what a stored run relies on: tools with their schemas, and the protocols."""
+    def parts(self) -> dict[str, str]:
+        """A digest of each part that a stored run relies on, by what people call the part.
+
+        Of a tool: its name, version, effect and parameters; neither its prose nor its function.
+        """
         protocols = [phase.protocol for phase in self.capability.phases]
-        told = msgspec.json.encode(protocols, order="deterministic")  # sets in a stable order
-        return hashlib.sha256(self.registry.fingerprint().encode() + told).hexdigest()[:16]
+        protocol = msgspec.json.encode(protocols, order="deterministic")  # sets have no order
+        parts = {"instructions": _digest(self.instructions.encode()), "protocol": _digest(protocol)}
+        return parts | {f"tool {tool.name}": tool.fingerprint[:12] for tool in self.registry}
+
+    def fingerprint(self) -> str:
+        """One digest of all the parts."""
+        return _digest(msgspec.json.encode(self.parts(), order="deterministic"))
 
     def __repr__(self) -> str:
         names: Sequence[str] = self.registry.names
@@ -245,3 +266,7 @@ def as_tools(
 ) -> tuple[Tool[..., Any], ...]:
     """Each as a tool; plain functions count as `unsafe`."""
     return tuple(each if isinstance(each, Tool) else tool(each) for each in given)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]

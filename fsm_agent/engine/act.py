@@ -175,8 +175,8 @@ class _Batch:
 
     def _scene(self) -> Scene:
         grace_ms = int(self._deps.settings.doubt_grace_s * 1000)
-        session = self._session
-        return Scene(session.run, self._agent, self._seen, session.now_ms(), grace_ms)
+        run, now_ms = self._session.run, self._session.now_ms()
+        return Scene(run, self._agent, self._seen, now_ms, grace_ms, self._session.versioned)
 
     def _advance(self) -> list[Work]:
         """Stage what can be said of each call now, and return the work that is to start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fsm_agent.run.content import clean_text
+from fsm_agent.run.content import EffectClass, clean_text
 from fsm_agent.run.delta import Asked, AskedOn, AskKind, Judged
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.run.signal import Question
@@ -15,6 +15,19 @@ from fsm_agent.tools.registry import Tool
 from fsm_agent.tools.rule import Rule, rule_of
 
 _LETTERS: dict[AskKind, str] = {"approval": "a", "question": "q", "in_doubt": "d"}
+
+
+class Subject(NamedTuple):
+    """What a request says of the call's tool, which may be gone by now."""
+
+    name: str
+    version: str
+    effect: EffectClass
+
+
+def subject_of(tool: Tool[..., Any]) -> Subject:
+    """The tool as requests speak of it."""
+    return Subject(tool.name, tool.version, class_of(tool.effect))
 
 
 class Request(NamedTuple):
@@ -30,15 +43,16 @@ def ask_approval(
 ) -> Request:
     """May the call run with exactly these arguments?"""
     rule = rule_of(tool.approval)
-    return _request(run, call, tool, "approval", arguments, why, rule=rule, now_ms=now_ms)
+    about = subject_of(tool)
+    return _request(run, call, about, "approval", arguments, why, rule=rule, now_ms=now_ms)
 
 
 def ask_in_doubt(
-    run: Run, call: OpenCall, tool: Tool[..., Any], arguments: str, why: str, *, unlock_ms: int
+    run: Run, call: OpenCall, about: Subject, arguments: str, why: str, *, unlock_ms: int
 ) -> Request:
     """Did the call take effect? 'It did not, run it' may be said from `unlock_ms` on."""
     reason = f"The call was started and may have taken effect. {why}"
-    return _request(run, call, tool, "in_doubt", arguments, reason, unlock_ms=unlock_ms)
+    return _request(run, call, about, "in_doubt", arguments, reason, unlock_ms=unlock_ms)
 
 
 def ask_question(
@@ -48,7 +62,7 @@ def ask_question(
     options = tuple(bound.kwargs.get("options") or ())
     reason, rule = str(bound.kwargs["question"]), rule_of(tool.approval)
     return _request(
-        run, call, tool, "question", bound.arguments, reason,
+        run, call, subject_of(tool), "question", bound.arguments, reason,
         options=options, rule=rule, now_ms=now_ms,
     )  # fmt: skip
 
@@ -59,13 +73,19 @@ def ask_pause(run: Run, call: OpenCall, tool: Tool[..., Any], result: Result) ->
     shown = tool.bind(call.arguments)
     arguments = shown.arguments if isinstance(shown, Bound) else call.arguments
     options, reason = result.question.options, result.question.question
-    return _request(run, call, tool, "question", arguments, reason, options=options)
+    about = subject_of(tool)
+    return _request(run, call, about, "question", arguments, reason, options=options)
+
+
+def ask_anew(run: Run, call: OpenCall, tool: Tool[..., Any], arguments: str) -> Request:
+    """What the tool asked in the run that this one is a fork of: the answer is its result."""
+    return _request(run, call, subject_of(tool), "question", arguments, call.asked)
 
 
 def _request(
     run: Run,
     call: OpenCall,
-    tool: Tool[..., Any],
+    about: Subject,
     kind: AskKind,
     arguments: str,
     reason: str,
@@ -83,7 +103,7 @@ def _request(
         ask_id=ask_id,
         call_id=call_id,
         kind=kind,
-        digest=arguments_digest(tool.name, tool.version, arguments),
+        digest=arguments_digest(about.name, about.version, arguments),
         reason=reason,
         unlock_ms=unlock_ms,
     )
@@ -93,10 +113,10 @@ def _request(
         Question(
             kind=kind,
             call_id=call_id,
-            tool=tool.name,
+            tool=about.name,
             arguments=arguments,
             reason=reason,
-            effect=class_of(tool.effect),
+            effect=about.effect,
             agent=run.agent,
             options=options,
             rule=rule.name if kind == "approval" else "",

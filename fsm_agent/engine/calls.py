@@ -7,8 +7,8 @@ from typing import Any, assert_never
 
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
-from fsm_agent.errors import UnknownTool, UsageError
-from fsm_agent.run.delta import Delegated, Intended, Judged, Settled
+from fsm_agent.errors import CodeChanged, UnknownTool
+from fsm_agent.run.delta import Delegated, Intended, Judged, Settled, Versioned
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.run.tally import Numbers
 from fsm_agent.tools import dispatch, effects
@@ -17,9 +17,18 @@ from fsm_agent.tools.ask_user import ASK_USER, is_question
 from fsm_agent.tools.effects import arguments_digest, idempotency_key
 from fsm_agent.tools.registry import Tool
 
-from .asking import Request, ask_approval, ask_in_doubt, ask_question
+from .asking import (
+    Request,
+    Subject,
+    ask_anew,
+    ask_approval,
+    ask_in_doubt,
+    ask_question,
+    subject_of,
+)
 from .children import Waits, child_of
 from .policy import judge
+from .versions import has_let_go
 
 UNSTOPPED_LOCKS = 10  # of its longest time, before a call that could not be stopped may run again
 KEYED_STARTS = 2  # a keyed call that timed out is sent once more before a person is asked
@@ -83,13 +92,14 @@ class Scene:
     seen: Sightings
     now_ms: int
     grace_ms: int  # added to a deadline before a call in doubt may be run again
+    versioned: Versioned | None = None  # the code at work, and who accepted it
     # Calls that start in the same step: their tools, and what they add to the sums.
     ahead: list[tuple[str, Numbers]] = field(default_factory=list)
 
     def next_step(self, call: OpenCall) -> Step:
         """The next fact about a call that is open, or that was started and has no result.
 
-        Raises UsageError for stored work that this code cannot serve.
+        Raises CodeChanged for stored work that this code cannot serve.
         """
         call_id, name = call.call.call_id, call.call.name
         if self.now_ms < self.seen.again_at_ms.get(call_id, 0):
@@ -100,9 +110,7 @@ class Scene:
         try:
             tool = self.agent.registry.get(name)
         except UnknownTool as error:
-            if call.starts or call.is_approved:
-                raise  # stored work that this code cannot serve: not the model's mistake
-            return Settled(call_id, "error", f"The call was not made: {error}")
+            return self._step_gone(call, error)
         bound = tool.bind(call.arguments)
         if isinstance(bound, Refused):
             return self._step_refused(call, tool, bound)
@@ -143,16 +151,41 @@ class Scene:
             text = f"The call was not made: a person changed its arguments, and {refused.problem}"
             return Settled(call_id, "error", text)
         if call.is_approved and call.phase == "open":
-            raise UsageError(
-                f"call {call_id} of {name} was approved, and {name} takes other arguments now: "
-                f"{refused.problem} Work on the run with the version that asked, or cancel it."
-            )
-        if call.phase == "open" or (call.intent and call.intent.effect in ("read", "idempotent")):
+            if self.versioned and self.versioned.by:
+                text = f"The call was not made: {name} takes other arguments now: {refused.problem}"
+                return Settled(call_id, "error", text)
+            raise self._stuck_at(call, f"{name} takes other arguments now: {refused.problem}")
+        if call.phase == "open" or _is_harmless(call):
             return Settled(call_id, "error", f"The call was not made: {refused.problem}")
         if call_id not in self.seen.gaps:
             return None
         why = f"{name} takes other arguments now: {refused.problem}"
         return self._ask_in_doubt(call, tool, call.arguments, why)
+
+    def _step_gone(self, call: OpenCall, error: UnknownTool) -> Settled | Request | None:
+        """The next fact about a call whose tool this code does not have."""
+        call_id, name = call.call.call_id, call.call.name
+        if not (call.starts or call.is_approved):
+            return Settled(call_id, "error", f"The call was not made: {error}")
+        if not has_let_go(self.versioned, name):
+            # Stored work that this code cannot serve: not the model's mistake.
+            raise self._stuck_at(call, str(error))
+        if call.intent is None or _is_harmless(call):
+            return Settled(call_id, "error", f"It has no result: the tool {name} is gone.")
+        if call_id not in self.seen.gaps:
+            return None
+        about = Subject(name, "", call.intent.effect)
+        why = f"The tool {name} is gone since, so it cannot be run again."
+        unlock_ms = self.unlock_ms(call)
+        return ask_in_doubt(self.run, call, about, call.arguments, why, unlock_ms=unlock_ms)
+
+    def _stuck_at(self, call: OpenCall, why: str) -> CodeChanged:
+        was = "was started" if call.intent else "was approved"
+        return CodeChanged(
+            f"run {self.run.run_id!r} stands at call {call.call.call_id} of {call.call.name}, which"
+            f" {was}: {why.rstrip('.')}. Go on with the code that had it, accept the change with"
+            " resume --accept-changes, or cancel the run"
+        )
 
     def _earlier_question(self, call: OpenCall) -> str | None:
         for other in self.run.calls:
@@ -209,6 +242,14 @@ class Scene:
         call_id, now_ms = call.call.call_id, self.now_ms
         if call_id not in self.seen.gaps:
             return None
+        if call.asked:
+            return ask_anew(self.run, call, tool, bound.arguments)
+        if call.origin:
+            why = (
+                f"It was started in run {call.origin}, which has no result of it up to where this"
+                " fork begins."
+            )
+            return self._ask_in_doubt(call, tool, bound.arguments, why)
         timeouts = self.seen.timeouts.get(call_id, 0)
         why = "It ran into its time limit." if timeouts else "No result of it is on record."
         change = self._change_of(call.intent, call, tool, bound)
@@ -252,7 +293,14 @@ class Scene:
             # Nobody can say when a thread that was given up ends; a far lock is all there is.
             unlock_ms += UNSTOPPED_LOCKS * int(longest_s(tool) * 1000)
             why = f"{why} It could not be stopped, and may still be running in this worker."
-        return ask_in_doubt(self.run, call, tool, arguments, why, unlock_ms=unlock_ms)
+        about = subject_of(tool)
+        return ask_in_doubt(self.run, call, about, arguments, why, unlock_ms=unlock_ms)
+
+
+def _is_harmless(call: OpenCall) -> bool:
+    """Whether nothing is in doubt about a call that was started."""
+    is_repeatable = bool(call.intent and call.intent.effect in ("read", "idempotent"))
+    return is_repeatable and not call.origin
 
 
 def longest_s(tool: Tool[..., Any]) -> float:

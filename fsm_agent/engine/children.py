@@ -22,7 +22,7 @@ from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError
 from fsm_agent.run import codec
 from fsm_agent.run.content import clean_text
-from fsm_agent.run.delta import Created, Delegated, Detailed, Nested
+from fsm_agent.run.delta import Created, Delegated, Detailed, Nested, Versioned
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import OpenCall, Record, Run, apply, replay
 from fsm_agent.run.signal import CancelRequested, Stirred, encode
@@ -128,7 +128,7 @@ async def _create(parent: Run, delegated: Delegated, agent: Agent, task: str, de
     limits: Limits = msgspec.structs.replace(agent.limits, tokens=delegated.grant_tokens)
     created = Created(agent.name, clean_text(task), limits, parent.requester, agent.fingerprint())
     nested = Nested(parent.run_id, delegated.call_id)
-    record = Record(None, deps.clock.wall_ms(), (created, nested))
+    record = Record(None, deps.clock.wall_ms(), (created, nested, Versioned(agent.parts())))
     run = apply(Run(run_id=delegated.child), record)
     await deps.store.create(
         RunId(delegated.child),

@@ -69,4 +69,5 @@ class Deps:
     emit: Callable[[Event], None] = _nobody
     settings: EngineSettings = field(default_factory=EngineSettings)
     on_notices: Callable[[], None] | None = None  # notices were committed; None: nobody is told
+    accepted_by: str = ""  # who lets runs go on with changed code; '': as `Agent.on_change` says
     work_on: WorkOn = _nobody_works  # resume's own: a child run is driven like any other

@@ -35,6 +35,8 @@ async def drive(session: Session, agent: Agent, deps: Deps) -> Park | None:
     An arrow is only staged here. Handlers flush before they do anything outside, so entries with
     no effect between them share a commit. Raises what `Session.flush` and the handlers raise.
     """
+    if session.has_acceptance and session.run.state is State.ACT:
+        session.stage(Trigger.PROGRESSED)  # all its calls may wait for people, who come later
     while not session.run.is_over:
         if session.has_new_mail:
             await session.read_mail()

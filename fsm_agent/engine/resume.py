@@ -21,7 +21,7 @@ from checkpoints.steady import monotonic
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.context.window import Window
-from fsm_agent.errors import BadAgent, CorruptRecord, NewerRecord
+from fsm_agent.errors import BadAgent, CodeChanged, CorruptRecord, NewerRecord
 from fsm_agent.run import codec, evidence
 from fsm_agent.run.delta import Failed
 from fsm_agent.run.evidence import Orphan
@@ -31,6 +31,7 @@ from .deps import Deps
 from .drive import drive, end_now
 from .outcome import Park
 from .session import Session
+from .versions import taken_up
 
 # A run that only newer code can read stays due, for workers of that code; but not at once, or the
 # one that cannot would be the next to look.
@@ -44,8 +45,8 @@ async def work_on(
 
     Raises RunBusy, RunClosed or RunNotFound from the claim; LeaseLost if another worker took the
     run over, after an orphan report was filed; CorruptEntry or NewerRecord with nothing changed;
-    and UsageError or ProviderError where a person must act first: the run was given back then, as
-    it was.
+    CodeChanged where other code has to go on, or a person has to accept this one; and UsageError or
+    ProviderError where a person must act first: the run was given back then, as it was.
     """
     term_ms = int(deps.settings.lease_s * 1000)
     since = monotonic()  # the heartbeat's clock, whatever the engine's is
@@ -55,8 +56,8 @@ async def work_on(
     except NewerRecord:
         await _give_back(claim, deps, due_ms=claim.server_ms + NEWER_AGAIN_MS)
         raise
-    except (CorruptRecord, StoreDiverged):
-        await _give_back(claim, deps)  # no worker can go on with these bytes
+    except (CorruptRecord, StoreDiverged, CodeChanged):
+        await _give_back(claim, deps)  # no worker can go on with these bytes, or none should
         raise
     except BaseException:
         # The wrong agent, a store that is away, a stop: another worker may do better at once.
@@ -93,6 +94,9 @@ async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
     session = Session(run, claim, chain, deps, Window(room), keep_s=agent.keep_s)
     if claim.head.mail:
         await session.read_mail()
+    # Whoever cancels a run needs no particular code for it.
+    if not session.cancel and (new := taken_up(run, agent, accepted_by=deps.accepted_by)):
+        session.opens_with(new)
     return session
 
 
@@ -196,13 +200,13 @@ async def _set_aside(claim: Claim, deps: Deps) -> None:
 
     The grant of our lease may be among what was lost; the store's claim then does the same.
     """
-    await _give_back(claim, deps, is_due=False)
+    await _give_back(claim, deps)
     lease = claim.lease
     with contextlib.suppress(CheckpointError):
         again = await deps.store.claim(
             lease.run_id, owner=lease.owner, nonce=deps.new_id(), term_ms=lease.term_ms
         )
-        await _give_back(again, deps, is_due=True)  # it has all that we know of
+        await _give_back(again, deps, due_ms=again.server_ms)  # it has all that we know of
 
 
 async def _report_orphans(session: Session, deps: Deps, when: str) -> None:

@@ -11,7 +11,16 @@ from checkpoints.model import Ask, Claim, Comment, Commit, Committed, Status
 from fsm_agent.context.window import Window
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
-from fsm_agent.run.delta import AnyDelta, Asked, AskedOn, Intended, Resumed, Settled, Withheld
+from fsm_agent.run.delta import (
+    AnyDelta,
+    Asked,
+    AskedOn,
+    Intended,
+    Resumed,
+    Settled,
+    Versioned,
+    Withheld,
+)
 from fsm_agent.run.event import EntryEvent, ParkedEvent
 from fsm_agent.run.record import Record, Run, moved, taken
 from fsm_agent.run.signal import (
@@ -55,6 +64,7 @@ class Session:
     ) -> None:
         self.run = run
         self._keep_s = deps.settings.keep_s if keep_s is None else keep_s
+        self.versioned = run.versioned  # the code at work, and who accepted it
         self.window = window
         self.lease = claim.lease
         self.cancel: CancelRequested | None = None
@@ -76,9 +86,19 @@ class Session:
         self._working: asyncio.Task[object] | None = None
         self._interrupting = False
         self._server_ms, self._measured_s = claim.server_ms, deps.clock.steady_s()
-        self._resumed: Resumed | None = Resumed(
-            claim.lease.owner, claim.lease.token, claim.is_takeover, claim.server_ms
-        )
+        resumed = Resumed(claim.lease.owner, claim.lease.token, claim.is_takeover, claim.server_ms)
+        # Who works here and with what code: recorded with the first thing that there is to record.
+        self._opening: tuple[AnyDelta, ...] = (resumed,)
+
+    def opens_with(self, versioned: Versioned) -> None:
+        """Other code than before works here."""
+        self.versioned = versioned
+        self._opening = (*self._opening, versioned)
+
+    @property
+    def has_acceptance(self) -> bool:
+        """Whether somebody's word has to go on record, even if nothing else happens."""
+        return any(isinstance(fact, Versioned) and fact.by for fact in self._opening)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -91,12 +111,10 @@ class Session:
 
     def stage(self, trigger: Trigger, *deltas: AnyDelta) -> None:
         """Take an arrow in memory. Raises IllegalTransition, and then nothing was staged."""
-        if self._resumed:
-            deltas = (self._resumed, *deltas)
-        record = Record(trigger, self.now_ms(), deltas)
+        record = Record(trigger, self.now_ms(), (*self._opening, *deltas))
         after = taken(self.run, record)
         state = advance(self.run.state, trigger, after)
-        self._resumed = None
+        self._opening = ()
         self.run = moved(after, record, state)
         self._staged.append(EntryEvent(self.run.run_id, self.run.seq, state, record))
 
@@ -293,7 +311,8 @@ def _is_progress(record: Record) -> bool:
     """Whether an entry is more than another try: a crash loop makes only tries."""
     if record.trigger is Trigger.BEGAN:
         return False
-    return not all(isinstance(delta, (Intended, Resumed, Withheld)) for delta in record.deltas)
+    tries = (Intended, Resumed, Withheld, Versioned)
+    return not all(isinstance(delta, tries) for delta in record.deltas)
 
 
 def snapshot_of(run: Run) -> codec.Snapshot:

@@ -50,7 +50,8 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
     """
     if due := agent.due_calls(session.run):
         return Move(Trigger.CALLS, (_proposed(due, session.run.seq + 1),))
-    wait_ms = session.run.wake_ms - session.now_ms()
+    # Who accepts a change wants it on record and a try at once, not the end of a back-off.
+    wait_ms = 0 if session.has_acceptance else session.run.wake_ms - session.now_ms()
     if wait_ms > deps.settings.park_after_s * 1000:
         return Park("sleeping", session.run.wake_ms)
     if wait_ms > 0:

@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from fsm_agent.errors import BadAgent, UnknownTool, did_you_mean
@@ -94,7 +95,7 @@ class Tool(Generic[P, R]):
     def is_async(self) -> bool:
         return is_async(self.function)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of what stored calls rely on: name, version, effect, parameters; not prose."""
         ttl_s = self.effect.ttl_s if isinstance(self.effect, Keyed) else None

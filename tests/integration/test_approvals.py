@@ -11,7 +11,7 @@ from checkpoints.errors import AlreadyDecided, AlreadyVoted, AskClaimed, AskExpi
 from checkpoints.model import Decision, RunId
 from fsm_agent import Agent, Runtime, ask_user, ask_user_within, tool
 from fsm_agent import ask as asking_people
-from fsm_agent.errors import NotAllowed, UnknownTool, UsageError
+from fsm_agent.errors import CodeChanged, NotAllowed, UsageError
 from fsm_agent.run import signal
 from fsm_agent.run.delta import Attested, Commented, Consented, Intended, Judged, Revoked, Voted
 from fsm_agent.run.signal import Decided
@@ -662,7 +662,7 @@ async def test_a_tool_that_is_gone_parks_the_run_with_its_name_and_loses_no_deci
     gone = Agent("desk", tools=[dispatch_mail] if kind == "renamed" else [ask_user])
     if has_decision:
         await runtime.decide(run_id, request.ask_id, "approve", by="leo")
-        with pytest.raises(UnknownTool, match="'send'"):
+        with pytest.raises(CodeChanged, match="'send'"):
             await runtime.work(run_id, gone)
         assert await runtime.store.due() == []  # no worker tries it again and again
     else:

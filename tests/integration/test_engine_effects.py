@@ -13,7 +13,7 @@ import pytest
 from checkpoints.errors import AskLocked, LeaseLost, RunClosed
 from checkpoints.model import RunId
 from fsm_agent import Agent, Limits, ToolContext, cannot_tell, done, keyed, not_done, probed, tool
-from fsm_agent.errors import UnknownTool, UsageError
+from fsm_agent.errors import CodeChanged
 from fsm_agent.run.delta import Intended
 from fsm_agent.tools.effects import Effect
 from tests.conftest import (
@@ -511,7 +511,7 @@ async def test_a_started_call_whose_tool_is_gone_parks_the_run_and_names_it(
     run_id = await cut_off(bench, gate.agent, lambda: ledger["pay"])
     second = await bench.runtime(paying())
 
-    with pytest.raises(UnknownTool, match="'pay'"):
+    with pytest.raises(CodeChanged, match="'pay'"):
         await take_over(second, run_id, Agent("desk"))
 
     head = await second.store.head(RunId(run_id))
@@ -562,7 +562,7 @@ async def test_an_approved_call_that_no_longer_fits_parks_the_run_and_names_the_
     (request,) = await runtime.requests(result.run_id)
     await runtime.decide(result.run_id, request.ask_id, "approve", by="mia")
 
-    with pytest.raises(UsageError, match="of pay was approved, and pay takes other arguments"):
+    with pytest.raises(CodeChanged, match="of pay, which was approved: pay takes other arguments"):
         await runtime.work(result.run_id, desk(extra=True))
 
     assert (await runtime.work(result.run_id, Agent("desk", tools=[pay]))).status == "done"
@@ -593,7 +593,7 @@ async def test_a_tool_that_is_gone_does_not_cut_off_its_neighbours(
     for request in await runtime.requests(result.run_id):
         await runtime.decide(result.run_id, request.ask_id, "approve", by="mia")
 
-    with pytest.raises(UnknownTool, match="'pay'"):
+    with pytest.raises(CodeChanged, match="'pay'"):
         await runtime.work(result.run_id, agent(with_pay=False))
 
     assert ledger == {"send": 1}
