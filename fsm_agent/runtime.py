@@ -44,6 +44,7 @@ from fsm_agent.run.person import identity
 from fsm_agent.run.record import Record, Run, apply
 from fsm_agent.run.signal import AnySignal, CancelRequested, Said
 from fsm_agent.tools.rule import rule_of
+from fsm_agent.versions import Versions
 from fsm_agent.worker.tidying import tidying
 
 __all__ = ["Request", "Result", "Runtime", "default_store_url", "new_run_id", "run_sync"]
@@ -78,7 +79,7 @@ def default_store_url() -> str:
     return os.environ.get("FSM_AGENT_STORE") or DEFAULT_STORE
 
 
-class Runtime(People):
+class Runtime(People, Versions):
     """Runs agents on a store. Open it with `Runtime.open`; one per process is enough."""
 
     def __init__(self, deps: Deps, *, owner: str) -> None:

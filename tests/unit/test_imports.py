@@ -19,7 +19,7 @@ LAYERS = (
     ("capabilities",),
     ("engine",),
     ("worker", "observability", "notify"),
-    ("people", "archive"),
+    ("people", "archive", "versions"),
     ("runtime",),
     ("telling",),
     ("inbox",),
