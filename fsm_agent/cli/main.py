@@ -29,10 +29,13 @@ _ENTRIES = {
     "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
     "chat": _Entry("Work", "chat", "Talk with an agent, message after message."),
     "resume": _Entry("Work", "run", "Go on with a run, whoever worked on it before."),
+    "fork": _Entry("Work", "travel", "Begin a new run with the first entries of another one."),
     "worker": _Entry("Work", "worker", "Work on every run that is due."),
     "inbox": _Entry("Look", "inbox", "Serve the web inbox for people who approve."),
+    "check-deploy": _Entry("Work", "deploy", "Find live runs that new code cannot serve."),
     "list": _Entry("Look", "look", "List runs, newest first."),
     "show": _Entry("Look", "look", "Show everything that happened in a run."),
+    "replay": _Entry("Look", "travel", "Rebuild a run from its journal, and compare its head."),
     "watch": _Entry("Look", "watch", "Watch a run live, from any terminal."),
     "graph": _Entry("Look", "graph", "Draw the state machine, and a run's way through it."),
     "explain": _Entry("Look", "why", "Say why a person was asked about a call, or not."),
@@ -72,7 +75,7 @@ class _Commands(click.Group):
         if cmd_name not in _ENTRIES:
             return None
         module = importlib.import_module(f"fsm_agent.cli.commands.{_ENTRIES[cmd_name].module}")
-        command = getattr(module, f"{cmd_name}_command")
+        command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
 

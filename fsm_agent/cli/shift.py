@@ -38,6 +38,7 @@ class Shift:
     path: str | None
     lease_s: float | None
     is_patient: bool = False
+    accept_changes_by: str = ""  # who lets the run go on with changed code
     view: View = field(init=False)
     _is_on_record: bool = field(default=False, init=False)
     _limits: Limits | None = field(default=None, init=False)
@@ -120,7 +121,9 @@ class Shift:
         is_told = False
         while True:
             try:
-                return await runtime.work(self.run_id, self.agent)
+                return await runtime.work(
+                    self.run_id, self.agent, accept_changes_by=self.accept_changes_by
+                )
             except RunClosed:
                 return await runtime.result(self.run_id)
             except RunBusy as busy:

@@ -9,7 +9,7 @@ from checkpoints.errors import CheckpointError
 from checkpoints.model import Head
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
-from fsm_agent.run.delta import Answered, AnyDelta, Failed, ModelFailed
+from fsm_agent.run.delta import Answered, AnyDelta, Failed, Forked, ModelFailed
 from fsm_agent.runtime import Runtime
 from fsm_agent.telling.clean import one_line
 from fsm_agent.telling.early import early
@@ -43,6 +43,8 @@ def stand(head: Head, last: Collection[AnyDelta], *, now_ms: int, is_undecided: 
     it is open in the store."""
     is_due = head.due_ms is not None and head.due_ms <= now_ms
     match head.status:
+        case "ready" if head.due_ms is None and not _children(head):
+            return Stand("waits for an operator", "fsm-agent resume says why", "operator")
         case "ready":
             return Stand("needs a worker", needs="worker")
         case "running" if head.lease_until_ms < now_ms:
@@ -54,6 +56,8 @@ def stand(head: Head, last: Collection[AnyDelta], *, now_ms: int, is_undecided: 
             return Stand("has news, needs a worker", needs="worker")
         case "waiting" if is_due:
             return Stand("decided, needs a worker", needs="worker")
+        case "waiting" if head.due_ms is None and not is_undecided and not _children(head):
+            return Stand("waits for an operator", "fsm-agent resume says why", "operator")
         case "waiting":
             return Stand("needs a person", needs="person")
         case "sleeping":
@@ -64,7 +68,18 @@ def stand(head: Head, last: Collection[AnyDelta], *, now_ms: int, is_undecided: 
             return _failed(last)
 
 
+def _children(head: Head) -> tuple[str, ...]:
+    """The runs that work for this one: it is not due while they go on."""
+    try:
+        return codec.decode_snapshot(head.snapshot).children
+    except CorruptRecord:
+        return ()
+
+
 def _sleeping(head: Head, last: Collection[AnyDelta], *, is_due: bool) -> Stand:
+    forked = next((delta for delta in last if isinstance(delta, Forked)), None)
+    if forked and head.due_ms is None:
+        return Stand("waits for an operator", f"fork of {one_line(forked.origin, 64)}", "operator")
     failed = next((delta for delta in last if isinstance(delta, ModelFailed)), None)
     why = f"{failed.kind.replace('_', ' ')}: {one_line(failed.message, 80)}" if failed else ""
     if head.due_ms is None:

@@ -16,6 +16,9 @@ from fsm_agent.cli.hints import width_of
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.standing import replay, show_standing
+from fsm_agent.cli.stands import Stand, stands
+from fsm_agent.cli.timeline import Row, rows_of, totals_line, totals_of
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.delta import Created
@@ -88,12 +91,18 @@ def _list_row(head: Head, stand: Stand) -> tuple[str, str, str, str, str]:
 
 @click.command("show")
 @click.argument("run_id", metavar="RUN")
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Only how it stood then.")
 @common
-def show_command(run_id: str) -> int:
+def show_command(run_id: str, at: int | None) -> int:
     """Show everything that happened in a run: its journal as a timeline, then totals.
 
+    With --at: the state, budgets, calls and messages as they were after that entry.
     Reads only. The exit code says whether it can be shown, not how the run came out.
     """
+    if at is not None:
+        replayed = process.run(lambda: replay(run_id, at))
+        show_standing(replayed)
+        return failures.DONE
 
     async def look() -> tuple[Sequence[EntryEvent], Result, list[str]]:
         async with looking() as runtime:

@@ -78,13 +78,21 @@ def run_command(
 @click.argument("run_id", metavar="RUN")
 @click.option("--agent", "path", metavar="PATH:NAME", help="Its agent.  [default: as remembered]")
 @click.option("--wait", is_flag=True, help="Wait while another worker holds it.")
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Go on although the agent's code has changed, also where it cannot serve an open call.",
+)
 @_lease_option
 @common
-def resume_command(run_id: str, path: str | None, wait: bool, lease_s: float | None) -> int:
+def resume_command(
+    run_id: str, path: str | None, wait: bool, accept_changes: bool, lease_s: float | None
+) -> int:
     """Go on with a run, whoever worked on it before.
 
     What is on record is not done again. A run that another worker holds is left to it; once that
-    worker dies, its lease runs out and the run can be taken over.
+    worker dies, its lease runs out and the run can be taken over. With --accept-changes your name
+    goes on record; a call whose tool is gone ends without a result, or is put before a person.
     """
     ended, agent = process.run(lambda: _find(run_id, path))
     if agent is None:
@@ -94,7 +102,9 @@ def resume_command(run_id: str, path: str | None, wait: bool, lease_s: float | N
     async def same(runtime: Runtime) -> str:
         return run_id
 
-    return Shift(agent, run_id, path, lease_s, is_patient=wait).work(same)
+    by = operator() if accept_changes else ""
+    shift = Shift(agent, run_id, path, lease_s, is_patient=wait, accept_changes_by=by)
+    return shift.work(same)
 
 
 def _read_stdin() -> str:
