@@ -347,10 +347,10 @@ def test_ten_thousand_mutations_give_a_record_or_corrupt_record_and_nothing_else
                 case _:
                     at = rng.randrange(len(body))
                     body[at:at] = b"\x91" * rng.randrange(2000)
-        began = time.perf_counter()
+        began = time.thread_time()
         with suppress(CorruptRecord):
             codec.decode(bytes(body))
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, time.thread_time() - began)
 
     assert slowest < 0.05
 
