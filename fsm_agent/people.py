@@ -25,6 +25,7 @@ from fsm_agent.run.delta import (
     Consented,
     Created,
     Failed,
+    Forked,
     Intended,
     Judged,
     Resumed,
@@ -32,6 +33,7 @@ from fsm_agent.run.delta import (
     Ruled,
     Settled,
     Verb,
+    Versioned,
     Voted,
     Withheld,
 )
@@ -44,7 +46,7 @@ MAX_WORDS_CHARS = 100_000  # of a reason, an answer, edited arguments: an entry 
 
 _AUDITED = (
     Created, Resumed, Judged, Asked, Voted, Commented, Ruled, Consented, Revoked, Intended,
-    Withheld, Settled, Failed,
+    Withheld, Settled, Failed, Versioned, Forked,
 )  # fmt: skip
 
 

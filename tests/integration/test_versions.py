@@ -20,7 +20,7 @@ from fsm_agent.engine.session import snapshot_of
 from fsm_agent.errors import BadAgent, CodeChanged, NewerRecord, UsageError
 from fsm_agent.labels.protocol import LabelProtocol
 from fsm_agent.run import codec
-from fsm_agent.run.delta import Created, Settled, Versioned
+from fsm_agent.run.delta import Created, Forked, Settled, Versioned
 from fsm_agent.run.record import Record, Run, apply
 from fsm_agent.worker.local import work_due_once
 from tests.conftest import Bench, Ledger, ScriptedModel, ask, die, finish, results, turns, until
@@ -206,7 +206,10 @@ async def test_who_accepts_a_change_is_on_record_and_the_old_code_parks_then(ben
 
     assert result.status == "done"
     assert (await versions(runtime, run_id))[-1] == Versioned(new.parts(), "mia")
-    fork = await runtime.fork(run_id, new_id="p1")
+    fork = await runtime.fork(run_id, new_id="p1", by="leo")
+    by = [row.fact.by for row in await runtime.audit(fork.run_id)
+          if isinstance(row.fact, Versioned | Forked)]  # fmt: skip
+    assert by == ["", "mia", "leo"]
     with pytest.raises(CodeChanged, match="tool look is new"):
         await runtime.work(fork.run_id, old)
     assert (await runtime.work(fork.run_id, new)).status == "done"

@@ -17,8 +17,6 @@ from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import common, current
 from fsm_agent.cli.standing import replay, show_standing
-from fsm_agent.cli.stands import Stand, stands
-from fsm_agent.cli.timeline import Row, rows_of, totals_line, totals_of
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.delta import Created
