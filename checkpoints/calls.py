@@ -10,7 +10,7 @@ from collections.abc import (
     Iterable,
 )
 from random import Random, SystemRandom
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from . import answers, scripts
 from .attempts import settle
@@ -26,6 +26,7 @@ from .errors import (
     StoreUsageError,
 )
 from .keys import Keys, RunKeys, meta_key
+from .pipeline import Dial
 from .settings import StoreSettings
 from .steady import monotonic
 from .transport import Arg, Reply, ReplyError, Transport
@@ -54,11 +55,13 @@ class Calls:
         settings: StoreSettings | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
         chance: Random | None = None,
+        dial_ear: Dial | None = None,
     ) -> None:
         """`chance` is what marks and pauses are drawn from (default: the system's)."""
         self._chance = chance or SystemRandom()
+        """`dial_ear` makes a connection to listen for wake-ups on; without it there are none."""
         self.settings = settings or StoreSettings()
-        self._new_transport = new_transport
+        self._new_transport, self._dial_ear = new_transport, dial_ear
         # Two connections: a journal of megabytes must not stand before a commit.
         self._line, self._reads = new_transport(), new_transport()
         policy = self.settings.durability
@@ -103,6 +106,12 @@ class Calls:
                 f"not {partitions}. The number is fixed when a namespace is created."
             )
         self._keys = Keys(namespace, int(fixed))
+
+    def twin(self) -> Self:
+        """See Schedule."""
+        twin = type(self)(self._new_transport, settings=self.settings, dial_ear=self._dial_ear)
+        twin._keys = self._all_keys()
+        return twin
 
     def _of(self, run_id: str) -> RunKeys:
         return self._all_keys().of(run_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from . import durability
-from .address import Address, parse
+from .address import Address, Kind, parse
 from .cluster import ClusterLines
 from .errors import BadStoreUrl, StoreUnavailable
 from .keys import checked_namespace
@@ -57,7 +57,9 @@ async def open_store(
             )
         return Line(dialler(address, settings), str(address))
 
-    store = RedisStore(new_transport, settings=settings)
+    # On a cluster a plain connection will do to listen: what is published reaches all nodes.
+    ear = dialler(msgspec.structs.replace(address, kind=_ear_kind(address)), settings)
+    store = RedisStore(new_transport, settings=settings, dial_ear=ear)
     await _begin(store, namespace, partitions, default=64)
     return store
 
@@ -106,9 +108,14 @@ async def _open_embedded(
         lambda: Line(dialler(local, settings, revive), str(address)),
         settings=settings,
         on_close=leave,
+        dial_ear=dialler(local, settings),
     )
     await _begin(store, namespace, partitions, default=1)
     return store
+
+
+def _ear_kind(address: Address) -> Kind:
+    return "server" if address.kind == "cluster" else address.kind
 
 
 async def _begin(

@@ -7,6 +7,7 @@ CheckpointError
 │   ├── RunNotFound        nothing is stored under this id
 │   ├── RunExists          the id is taken by a run with another beginning
 │   ├── RunClosed          the run has ended and takes nothing more
+│   ├── ThreadBusy         another run of the thread is active, and this one may not wait
 │   ├── RunOpen            the run has not ended
 │   ├── EntryTooLarge      a commit above the size cap
 │   └── MissingKey         stored bytes that are encrypted with a key that is not here
@@ -87,6 +88,20 @@ class RunOpen(StoreUsageError):
     def __init__(self, run_id: str, status: str) -> None:
         super().__init__(f"run {run_id!r} is not finished ({status}). Cancel it first.")
         self.run_id, self.status = run_id, status
+
+
+class ThreadBusy(StoreUsageError):
+    """Another run of the thread is not over yet, and this one was not to wait, or has no room."""
+
+    def __init__(self, thread: str, active: str, *, is_full: bool = False) -> None:
+        self.thread, self.active = thread, active
+        if is_full:
+            super().__init__(f"too many runs of thread {thread[:80]!r} wait already.")
+            return
+        super().__init__(
+            f"thread {thread[:80]!r} is busy with run {active!r}. Wait for its end, or start with"
+            " the policy 'queue' or 'interrupt'."
+        )
 
 
 class EntryTooLarge(StoreUsageError):

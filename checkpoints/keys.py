@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
 
@@ -67,6 +68,27 @@ def meta_key(namespace: str) -> bytes:
     return f"{{{checked_namespace(namespace)}:meta}}".encode()
 
 
+def limits_key(namespace: str) -> bytes:
+    """hash: group → its limits."""
+    return f"{{{namespace}:limits}}".encode()
+
+
+def group_keys(namespace: str, group: str) -> tuple[bytes, bytes]:
+    """zsets: who holds a place and until when; which runs began and when."""
+    stem = f"{{{namespace}:g:{_digest(group)}}}"
+    return f"{stem}:held".encode(), f"{stem}:begun".encode()
+
+
+def thread_key(namespace: str, thread: str) -> bytes:
+    """hash: who is active and who waits, see join.lua."""
+    return f"{{{namespace}:t:{_digest(thread)}}}".encode()
+
+
+def _digest(name: str) -> str:
+    # Names of groups and threads are anybody's words, and no part of a key.
+    return blake2b(name.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+
+
 class Keys:
     """The keys of one namespace with a fixed number of partitions."""
 
@@ -74,6 +96,7 @@ class Keys:
         self.namespace = checked_namespace(namespace)
         self.partitions = tuple(_partition(namespace, n) for n in range(partitions))
         self.of = lru_cache(maxsize=4096)(self._of)
+        self.due_pattern = f"{{{namespace}:p*}}:due".encode()  # of the channels of wake-ups
 
     def _of(self, run_id: str) -> RunKeys:
         """The keys of a run. Raises BadRunId."""

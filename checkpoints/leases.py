@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 
 import structlog
@@ -52,11 +53,18 @@ class Heartbeat:
 
     A lease counts as lost when a renewal says so, or when none has succeeded for two thirds of the
     term by the local monotonic clock, counted from before the last successful one was sent.
+
+    With `spare`, which makes another client of the store, a thread renews in place of an event loop
+    that something blocks, such as a tool that should have been a plain function. What keeps even
+    threads from running, one call into C that never lets go of the interpreter, starves it too.
     """
 
-    def __init__(self, store: Store, *, interval_s: float = 1.0) -> None:
+    def __init__(
+        self, store: Store, *, interval_s: float = 1.0, spare: Callable[[], Store] | None = None
+    ) -> None:
         self._store = store
         self._interval_s = interval_s
+        self._spare = _Spare(self, spare) if spare else None
         self._held: dict[RunId, _Held] = {}
         self._has_new = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
@@ -65,6 +73,8 @@ class Heartbeat:
     async def __aenter__(self) -> Heartbeat:
         await self._tasks.__aenter__()
         self._beat = self._tasks.create_task(self._run(), name="heartbeat")
+        if self._spare:
+            self._spare.start()
         return self
 
     async def __aexit__(
@@ -75,7 +85,11 @@ class Heartbeat:
     ) -> None:
         assert self._beat is not None
         self._beat.cancel()
-        await self._tasks.__aexit__(kind, error, traceback)
+        try:
+            await self._tasks.__aexit__(kind, error, traceback)
+        finally:
+            if self._spare:
+                await asyncio.to_thread(self._spare.stop)
 
     @asynccontextmanager
     async def held(
@@ -139,6 +153,22 @@ class Heartbeat:
         if held is not None and held.lease == lease:
             del self._held[lease.run_id]
 
+    def overdue(self) -> list[Lease]:
+        """Leases whose renewal should have been sent by now. May be called from another thread."""
+        late = monotonic() - 2 * self._pause_s()
+        return [h.lease for h in tuple(self._held.values()) if h.confirmed < late and not h.is_lost]
+
+    def learn(self, fates: Mapping[RunId, Renewal], sent: float) -> None:
+        """Take in what renewals by another hand came to."""
+        for run_id, fate in fates.items():
+            if held := self._held.get(run_id):
+                self._take(held, fate, sent)
+
+    @property
+    def interval_s(self) -> float:
+        """The longest pause between two renewals now."""
+        return self._pause_s()
+
     def may_start(self, lease: Lease) -> bool:
         """Whether enough of the lease is left to start something that must not run twice."""
         held = self._held.get(lease.run_id)
@@ -183,7 +213,7 @@ class Heartbeat:
     def _kept(self) -> list[_Held]:
         """Without those that are lost: their bodies may take a while to end, and nothing that the
         loop could do for them is left. Their ends are in the past, so it would spin."""
-        return [held for held in self._held.values() if not held.is_lost]
+        return [held for held in tuple(self._held.values()) if not held.is_lost]
 
     def _pause_s(self) -> float:
         # Not only "a third of the shortest term", which the line says: a third leaves two more
@@ -237,3 +267,46 @@ class Heartbeat:
         held.error = error
         log.warning("lease.lost", run_id=held.lease.run_id, reason=str(error))
         held.task.cancel()
+
+
+class _Spare:
+    """A thread that renews what an event loop is late to renew, with a client of its own."""
+
+    def __init__(self, heartbeat: Heartbeat, new_store: Callable[[], Store]) -> None:
+        self._heartbeat, self._new_store = heartbeat, new_store
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spare heartbeat", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Blocks until the thread is over."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            store: Store | None = None
+            try:
+                while not self._is_over.wait(self._heartbeat.interval_s):
+                    if leases := self._heartbeat.overdue():
+                        store = store or self._new_store()
+                        runner.run(self._renew(store, leases))
+            finally:
+                if store:
+                    runner.run(store.aclose())
+
+    async def _renew(self, store: Store, leases: list[Lease]) -> None:
+        sent = monotonic()
+        try:
+            async with asyncio.timeout(self._heartbeat.interval_s * 2):
+                fates = await store.renew(leases)
+        except (CheckpointError, TimeoutError) as error:
+            log.debug("lease.spare_renewal_failed", reason=str(error), leases=len(leases))
+            return
+        assert self._loop
+        with suppress(RuntimeError):  # the loop is closed: nobody holds anything any more
+            self._loop.call_soon_threadsafe(self._heartbeat.learn, fates, sent)

@@ -57,6 +57,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, patience_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.is_closed = False
+        self.on_push: Callable[[Reply], None] | None = None  # hears what nobody asked for
         self._patience_s = patience_s
         self._transport: asyncio.Transport | None = None
         self._replies = Replies()
@@ -106,6 +107,9 @@ class Wire(asyncio.Protocol):
             self.drop(f"unreadable answer: {error}")
             return
         for reply in replies:
+            if self.on_push and isinstance(reply, list) and reply and reply[0] == b"pmessage":
+                self.on_push(reply)
+                continue
             if not self._waiting:
                 self.drop("an answer that nobody asked for")
                 return

@@ -28,6 +28,11 @@ Name = Literal[
     "settle",
     "fold",
     "purge",
+    "agenda",
+    "wake",
+    "slot",
+    "join",
+    "leave",
 ]
 NAMES: tuple[Name, ...] = (
     "create",
@@ -45,6 +50,11 @@ NAMES: tuple[Name, ...] = (
     "settle",
     "fold",
     "purge",
+    "agenda",
+    "wake",
+    "slot",
+    "join",
+    "leave",
 )
 
 

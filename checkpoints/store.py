@@ -22,6 +22,7 @@ from .model import (
     Status,
     Tidied,
 )
+from .schedule import Schedule
 
 
 @runtime_checkable
@@ -47,7 +48,7 @@ class Retention(Protocol):
         """Heads of runs that ended before this time, oldest first."""
 
 
-class Store(Protocol):
+class Store(Schedule, Protocol):
     """Runs as fenced, append-only journals.
 
     Promises: a commit is applied whole or not at all, once per op id; only the holder of the

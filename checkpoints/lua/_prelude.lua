@@ -37,10 +37,15 @@ local function file(key, run_id, status, created)
   redis.call('ZADD', key, int(RANK[status] * 1e13 + tonumber(created)), run_id)
 end
 
--- Make the run due at `at`, unless it is due earlier.
+-- Tell idle workers that a run is due now, on a channel with the name of its due index. Only a hint:
+-- pcall, since a server that forbids the channel must not end a script in the middle of its writes.
+local function wake(key, run_id) redis.pcall('PUBLISH', key, run_id) end
+
+-- Make the run due at `at`, which has come, unless it is due earlier.
 local function due_by(key, run_id, at)
   local has = redis.call('ZSCORE', key, run_id)
   if not has or tonumber(has) > at then redis.call('ZADD', key, int(at), run_id) end
+  wake(key, run_id)
 end
 
 -- {MISSING, open ids …}: what a request that is not there could have meant.

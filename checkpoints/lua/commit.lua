@@ -104,6 +104,7 @@ elseif ARGV[11] == '1' then
   -- Who wrote to a held run woke nobody: mail that the writer has not seen makes the run due now.
   if tonumber(h[7]) > tonumber(ARGV[12]) and (due == '' or tonumber(due) > now) then due = int(now) end
   if due == '' then redis.call('ZREM', KEYS[7], run_id) else redis.call('ZADD', KEYS[7], due, run_id) end
+  if due ~= '' and tonumber(due) <= now then wake(KEYS[7], run_id) end
 else
   lease = int(now + tonumber(ARGV[7]))
   redis.call('ZADD', KEYS[7], lease, run_id)

@@ -39,4 +39,5 @@ redis.call('SET', KEYS[3], ARGV[4])
 if status == 'ready' then redis.call('ZADD', KEYS[4], now, ARGV[1]) end
 redis.call('ZADD', KEYS[5], now, ARGV[1])
 file(KEYS[6], ARGV[1], status, now)
+if status == 'ready' then wake(KEYS[4], ARGV[1]) end
 return {'OK', now}

@@ -15,4 +15,5 @@ if status == 'running' then status = h[5] end
 redis.call('HSET', KEYS[1], 'l', '0', 's', status, 'u', int(now))
 if status ~= h[4] then file(KEYS[3], ARGV[1], status, h[6]) end
 if due == '' then redis.call('ZREM', KEYS[2], ARGV[1]) else redis.call('ZADD', KEYS[2], due, ARGV[1]) end
+if due ~= '' and tonumber(due) <= now then wake(KEYS[2], ARGV[1]) end
 return {'OK'}
