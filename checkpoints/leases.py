@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
@@ -153,9 +154,10 @@ class Heartbeat:
         if held is not None and held.lease == lease:
             del self._held[lease.run_id]
 
-    def overdue(self) -> list[Lease]:
-        """Leases whose renewal should have been sent by now. May be called from another thread."""
-        late = monotonic() - 2 * self._pause_s()
+    def overdue(self, now: float) -> list[Lease]:
+        """Leases whose renewal should have been sent by now, a time of the monotonic clock. May be
+        called from another thread."""
+        late = now - 2 * self._pause_s()
         return [h.lease for h in tuple(self._held.values()) if h.confirmed < late and not h.is_lost]
 
     def learn(self, fates: Mapping[RunId, Renewal], sent: float) -> None:
@@ -292,7 +294,7 @@ class _Spare:
             store: Store | None = None
             try:
                 while not self._is_over.wait(self._heartbeat.interval_s):
-                    if leases := self._heartbeat.overdue():
+                    if leases := self._heartbeat.overdue(time.monotonic()):
                         store = store or self._new_store()
                         runner.run(self._renew(store, leases))
             finally:

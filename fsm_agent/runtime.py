@@ -24,7 +24,7 @@ from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.output import Misfit
 from fsm_agent.capabilities.thread import carried
 from fsm_agent.clock import Clock, SystemClock
-from fsm_agent.engine import live
+from fsm_agent.engine import live, threads
 from fsm_agent.engine.children import rouse
 from fsm_agent.engine.deps import Deps, EngineSettings
 from fsm_agent.engine.live import LivePublisher
@@ -37,8 +37,9 @@ from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
 from fsm_agent.people import People, Request
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import Source, clean_text
-from fsm_agent.run.delta import AnyDelta, Carried, Created, Versioned
+from fsm_agent.run.delta import AnyDelta, Carried, Created, Filed, OnBusy, Versioned
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
+from fsm_agent.run.filing import checked_filing
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.person import identity
 from fsm_agent.run.record import Record, Run, apply
@@ -158,6 +159,16 @@ class Runtime(People, Versions):
         """The store underneath."""
         return self._deps.store
 
+    @property
+    def owner(self) -> str:
+        """Who this process is in leases and journals."""
+        return self._owner
+
+    @property
+    def lease_s(self) -> float:
+        """How long a run of this process is left alone after it died."""
+        return self._deps.settings.lease_s
+
     def with_model(self, model: Model) -> Runtime:
         """The same runtime with another model, for agents that do not share one."""
         return Runtime(replace(self._deps, model=model), owner=self._owner)
@@ -173,6 +184,10 @@ class Runtime(People, Versions):
         limits: Limits | None = None,
         requester: str = "",
         continues: str | None = None,
+        tenant: str = "",
+        priority: int = 0,
+        thread: str = "",
+        on_busy: OnBusy = "reject",
     ) -> str:
         """Put a new run on record, due now, and return its id. Nobody works on it yet.
 
@@ -180,9 +195,14 @@ class Runtime(People, Versions):
         with the conversation of another one, which has to be over: of what was said in it and
         before it, as much as half of the window holds is recorded with the new run.
 
-        Raises RunExists if the id began with another input, BadRunId, or UsageError for an empty
-        or endless task, for no `requester` where a tool may not be approved by them, and for a run
-        to continue that is not over; RunNotFound if there is none.
+        Workers take runs of a higher `priority` (-100 to 100) first, and hold to the limits of the
+        `tenant`. Of the runs of a `thread` one at a time is active; while another one is, this one
+        is refused ('reject'), waits for its turn ('queue'), or has the other one cancelled and is
+        next ('interrupt').
+
+        Raises RunExists if the id began with another input, ThreadBusy, BadRunId, or UsageError
+        for an empty or endless task, for no `requester` where a tool may not be approved by them,
+        and for a run to continue that is not over; RunNotFound if there is none.
         """
         task = clean_text(task)
         if not task.strip():
@@ -197,17 +217,24 @@ class Runtime(People, Versions):
         created = Created(
             agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()
         )
-        facts: tuple[AnyDelta, ...] = (created, Versioned(agent.parts()))
+        filed = checked_filing(tenant, priority, thread, on_busy)
+        if filed.thread:
+            await threads.refuse_if_busy(self._deps.store, RunId(run_id), filed)
+        facts: list[AnyDelta] = [created, Versioned(agent.parts())]
+        if filed != Filed():
+            facts.append(filed)
         if continues is not None:
-            facts = (*facts, await self._carried(continues, agent))
-        record = Record(None, self._deps.clock.wall_ms(), facts)
+            facts.append(await self._carried(continues, agent))
+        record = Record(None, self._deps.clock.wall_ms(), tuple(facts))
         run = apply(Run(run_id=run_id), record)
         await self._deps.store.create(
             RunId(run_id),
-            op=_digest(created, continues),
+            op=_digest(created, filed, continues),
             body=codec.encode(record),
             snapshot=codec.encode_snapshot(snapshot_of(run)),
         )
+        if filed.thread:
+            await threads.enter(run, agent, self._deps, owner=self._owner)
         return run_id
 
     async def _carried(self, before: str, agent: Agent) -> Carried:
@@ -258,10 +285,18 @@ class Runtime(People, Versions):
 
     # -- telling ------------------------------------------------------------------------------
 
-    async def cancel(self, run_id: str, *, by: str, reason: str = "") -> bool:
-        """Ask the run to end at its next commit point. False: that was asked already."""
-        body = signal.encode(CancelRequested(clean_text(by), clean_text(reason)))
-        return await self._deps.store.signal(RunId(run_id), signal_id="cancel", body=body)
+    async def cancel(
+        self, run_id: str, *, by: str, reason: str = "", is_graceful: bool = False
+    ) -> bool:
+        """Ask the run to end at its next commit point. False: that was asked already.
+
+        Running tools, the model's reply and child runs are cut off for it; with `is_graceful` they
+        come to their end first, and nothing new begins. Asking again without it cuts them off.
+        """
+        said = CancelRequested(clean_text(by), clean_text(reason), is_graceful)
+        return await self._deps.store.signal(
+            RunId(run_id), signal_id=signal.signal_id_of(said), body=signal.encode(said)
+        )
 
     async def say(self, run_id: str, text: str, *, by: str = "") -> bool:
         """Give the run a further message of the user, for its next turn. Raises UsageError for an
@@ -394,7 +429,7 @@ async def _beating(store: Store) -> AsyncIterator[Heartbeat]:
     """A heartbeat for the length of the block. An error of the block comes out as itself, while
     the heartbeat's task group would wrap it."""
     raised: Exception | None = None
-    async with Heartbeat(store) as heartbeat:
+    async with Heartbeat(store, spare=store.twin) as heartbeat:
         try:
             yield heartbeat
         except Exception as error:
@@ -413,9 +448,11 @@ def _check_requester(agent: Agent, requester: str) -> None:
         )
 
 
-def _digest(created: Created, continues: str | None) -> str:
+def _digest(created: Created, filed: Filed, continues: str | None) -> str:
     """Equal for the same input, whatever version of the agent's code starts it."""
     given = msgspec.msgpack.encode(replace_fields(created, fingerprint=""))
+    if filed != Filed():
+        given += msgspec.msgpack.encode(filed)
     if continues is not None:
         given += continues.encode()
     return hashlib.sha256(given).hexdigest()[:32]

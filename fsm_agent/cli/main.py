@@ -28,11 +28,13 @@ _ENTRIES = {
     "crashtest": _Entry("See it work", "crashtest", "Kill your own agent at every write."),
     "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
     "chat": _Entry("Work", "chat", "Talk with an agent, message after message."),
+    "start": _Entry("Work", "run", "Put a run on record; workers do the rest."),
     "resume": _Entry("Work", "run", "Go on with a run, whoever worked on it before."),
     "fork": _Entry("Work", "travel", "Begin a new run with the first entries of another one."),
     "worker": _Entry("Work", "worker", "Work on every run that is due."),
     "inbox": _Entry("Look", "inbox", "Serve the web inbox for people who approve."),
     "check-deploy": _Entry("Work", "deploy", "Find live runs that new code cannot serve."),
+    "limit": _Entry("Work", "limit", "List and set what may go on at once, for all workers."),
     "list": _Entry("Look", "look", "List runs, newest first."),
     "show": _Entry("Look", "look", "Show everything that happened in a run."),
     "replay": _Entry("Look", "travel", "Rebuild a run from its journal, and compare its head."),
@@ -55,7 +57,7 @@ _ENTRIES = {
     "consent": _Entry("Decide", "consent", "List, give and take back standing consents."),
     "say": _Entry("Decide", "talk", "Give a run a further message."),
     "link": _Entry("Decide", "link", "Make a link with which one person may decide once."),
-    "cancel": _Entry("Decide", "talk", "End a run at its next commit point."),
+    "cancel": _Entry("Decide", "talk", "End a run, at once or at its next commit point."),
 }
 
 

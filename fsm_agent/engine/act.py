@@ -15,8 +15,11 @@ from checkpoints.errors import (
     EntryTooLarge,
     LeaseLost,
     NotDurable,
+    RunClosed,
+    RunNotFound,
     StoreUnavailable,
 )
+from checkpoints.model import RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError, UsageError
@@ -24,7 +27,7 @@ from fsm_agent.run.content import clean_text
 from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled, Withheld
 from fsm_agent.run.event import LiveEvent
 from fsm_agent.run.record import OpenCall
-from fsm_agent.run.signal import CancelRequested, Decided, Stirred
+from fsm_agent.run.signal import CancelRequested, Decided, Stirred, encode, signal_id_of
 from fsm_agent.run.state import Trigger
 from fsm_agent.tools import dispatch, effects
 from fsm_agent.tools.context import ToolContext
@@ -109,7 +112,10 @@ class _Batch:
                 if self._ending:
                     await self._stop_running()
                     break
-                works = await self._put_intents_on_record(self._advance())
+                cancel = self._session.cancel
+                if cancel:
+                    await self._tell_children(cancel)
+                works = await self._put_intents_on_record([] if cancel else self._advance())
                 if self._is_alone(works):
                     await self._run_alone(works[0])
                     continue
@@ -170,6 +176,16 @@ class _Batch:
             if is_stirred and self._seen.parked.pop(call_id, None):
                 self._seen.gaps.add(call_id)
         self._ending = self._ending or taken.ending
+
+    async def _tell_children(self, cancel: CancelRequested) -> None:
+        """Pass a graceful request on to the child runs that are under way."""
+        for call in self._session.run.calls:
+            if call.delegated and call.call.call_id in self._running:
+                child = RunId(call.delegated.child)
+                with suppress(RunClosed, RunNotFound):
+                    await self._deps.store.signal(
+                        child, signal_id=signal_id_of(cancel), body=encode(cancel)
+                    )
 
     # -- one step for each call ---------------------------------------------------------------
 
@@ -278,7 +294,9 @@ class _Batch:
     def _is_alone(self, works: list[Work]) -> bool:
         """Whether there is one piece of work, and nothing else that could happen meanwhile."""
         waits = self._session.run.open_asks or self._seen.parked
-        return len(works) == 1 and not self._running and not waits
+        if len(works) != 1 or self._running or waits:
+            return False
+        return not isinstance(works[0].tool, AgentTool)  # a child is told of what people say
 
     async def _run_alone(self, work: Work) -> None:
         # In this task: most batches hold one call, and a task of its own is a third of its cost.
@@ -354,7 +372,7 @@ class _Batch:
 
         session.on_mail = came
         try:
-            with session.interruptible():
+            with session.finishing():
                 if any(isinstance(said, Decided | Stirred) for said in session.signals.values()):
                     return  # it came while something was flushed
                 waited_for: set[asyncio.Future[Any]] = {*self._running.values()}

@@ -22,10 +22,10 @@ from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError
 from fsm_agent.run import codec
 from fsm_agent.run.content import clean_text
-from fsm_agent.run.delta import Created, Delegated, Detailed, Nested, Versioned
+from fsm_agent.run.delta import AnyDelta, Created, Delegated, Detailed, Filed, Nested, Versioned
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import OpenCall, Record, Run, apply, replay
-from fsm_agent.run.signal import CancelRequested, Stirred, encode
+from fsm_agent.run.signal import CancelRequested, Stirred, encode, signal_id_of
 from fsm_agent.tools.dispatch import Result
 from fsm_agent.tools.results import show
 
@@ -106,7 +106,7 @@ async def cancel_children(
             continue
         child = RunId(call.delegated.child)
         with suppress(RunClosed, RunNotFound):
-            await deps.store.signal(child, signal_id="cancel", body=encode(cancel))
+            await deps.store.signal(child, signal_id=signal_id_of(cancel), body=encode(cancel))
             tool = agent.registry.get(call.call.name) if call.call.name in agent.registry else None
             if isinstance(tool, AgentTool):
                 with suppress(RunBusy, LeaseLost, AgentError):
@@ -128,7 +128,10 @@ async def _create(parent: Run, delegated: Delegated, agent: Agent, task: str, de
     limits: Limits = msgspec.structs.replace(agent.limits, tokens=delegated.grant_tokens)
     created = Created(agent.name, clean_text(task), limits, parent.requester, agent.fingerprint())
     nested = Nested(parent.run_id, delegated.call_id)
-    record = Record(None, deps.clock.wall_ms(), (created, nested, Versioned(agent.parts())))
+    filed = Filed(parent.filed.tenant, parent.filed.priority)
+    facts: tuple[AnyDelta, ...] = (created, nested, Versioned(agent.parts()))
+    facts = facts if filed == Filed() else (*facts, filed)
+    record = Record(None, deps.clock.wall_ms(), facts)
     run = apply(Run(run_id=delegated.child), record)
     await deps.store.create(
         RunId(delegated.child),

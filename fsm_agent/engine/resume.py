@@ -15,6 +15,7 @@ from checkpoints.errors import (
     StoreDiverged,
     StoreRegressed,
     StoreUsageError,
+    ThreadBusy,
 )
 from checkpoints.model import Claim, Entry, RunId
 from checkpoints.steady import monotonic
@@ -27,6 +28,7 @@ from fsm_agent.run.delta import Failed
 from fsm_agent.run.evidence import Orphan
 from fsm_agent.run.record import Record, Run, apply, message_size
 
+from . import threads
 from .deps import Deps
 from .drive import drive, end_now
 from .outcome import Park
@@ -144,7 +146,7 @@ async def _drive_held(
         ):
             if claim.head.recoveries > deps.settings.max_recoveries:
                 _give_up(session, claim.head.recoveries)
-            park = await drive(session, agent, deps)
+            park = await _await_turn(session, deps) or await drive(session, agent, deps)
     except LeaseLost:
         await _report_orphans(session, deps, "after the run was taken over")
         raise
@@ -174,16 +176,44 @@ async def _drive_held(
         # as each further try would pay for the same failure.
         await _give_back(claim, deps)
         raise
+    await threads.leave_if_over(deps.store, session.run)
     return session.run, park
 
 
-def _give_up(session: Session, recoveries: int) -> None:
+async def _await_turn(session: Session, deps: Deps) -> Park | None:
+    """Park a run whose thread has another active one; end it if it was not to wait."""
     run = session.run
+    if not run.filed.thread or run.is_over or session.cancel:
+        return None
+    try:
+        turn = await threads.join(
+            deps.store, session.lease.run_id, run.filed, by=run.requester or run.run_id
+        )
+    except ThreadBusy as busy:
+        end_now(session, threads.refusal(busy), "was refused")
+        return None
+    if turn.is_active:
+        return None
+    park = Park("sleeping", session.now_ms() + int(threads.LOOK_S * 1000))
+    await session.flush(park)
+    return park
+
+
+def _give_up(session: Session, recoveries: int) -> None:
     message = (
-        f"{recoveries} workers died on the same step ({run.state}, after entry {run.seq}). "
+        f"{recoveries} workers died on the same step: {_step_of(session.run)}. "
         "Look at what that step does before starting it again."
     )
     end_now(session, Failed("poison", message), "was given up")
+
+
+def _step_of(run: Run) -> str:
+    """Where a run stands, such that a person finds it: state, entry, and what was under way."""
+    step = f"{run.state}, after entry {run.seq}"
+    calls = [f"{c.call.name} ({c.call.call_id})" for c in run.calls if c.phase == "started"]
+    if calls:
+        return f"{step}, with {', '.join(calls)} under way"
+    return f"{step}, in model call {run.attempts}" if run.has_attempt else step
 
 
 async def _give_back(claim: Claim, deps: Deps, *, due_ms: int | None = None) -> None:

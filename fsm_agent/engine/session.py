@@ -270,14 +270,14 @@ class Session:
             said = decode_signal(signal.body)
             self.signals[signal.signal_id] = said
             self.mailed_ms[signal.signal_id] = signal.at_ms
-            if isinstance(said, CancelRequested) and self.cancel is None:
+            if isinstance(said, CancelRequested) and not self.is_cut_off:
                 self.cancel = said
         if any(isinstance(said, Decided) for said in self.signals.values()):
             records = await self._deps.store.asks(self.lease.run_id, is_open=False)
             self.comments = {record.ask.ask_id: record.comments for record in records}
         self._seen_mail = max(self._seen_mail, seen)
         self._mail = max(self._mail, seen)
-        if self.cancel and self._working:
+        if self.is_cut_off and self._working:
             # Once: a second cancellation would pass for one from outside.
             if not self._interrupting:
                 self._interrupting = True
@@ -285,10 +285,24 @@ class Session:
         elif self.on_mail:
             self.on_mail()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether somebody wants the run to end at once, and not only at its next commit point."""
+        return self.cancel is not None and not self.cancel.is_graceful
+
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """While the body runs, a cancel request ends it at once. Raises Interrupted then."""
+        """For a body that starts something: no cancel request lets it begin, and one that says
+        'now' ends it. Raises Interrupted then."""
         if self.cancel:
+            raise Interrupted
+        with self.finishing():
+            yield
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """For a body that waits for what runs: only a cancel request that says 'now' ends it."""
+        if self.is_cut_off:
             raise Interrupted
         task = self._working = asyncio.current_task()
         assert task
@@ -328,6 +342,9 @@ def snapshot_of(run: Run) -> codec.Snapshot:
         ending=_first_line(ending),
         parent=run.parent,
         children=() if run.is_over else run.children,
+        tenant=run.filed.tenant,
+        priority=run.filed.priority,
+        thread=run.filed.thread,
     )
 
 

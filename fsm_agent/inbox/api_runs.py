@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 from typing import Any, get_args
 
@@ -131,20 +130,10 @@ async def start_run(request: Request, desk: Desk, actor: Actor) -> Response:
     run_id = new_run_id() if body.run_id is None else body.run_id
     limits = _limits(agent.limits, body.limits)
     await desk.runtime.start(
-        agent, body.task, run_id=run_id, limits=limits, requester=actor.name,
-        **filing(desk.runtime, actor),
+        agent, body.task, run_id=run_id, limits=limits, requester=actor.name, tenant=actor.tenant or ""
     )  # fmt: skip
     head, snapshot = await desk.seen_run(actor, run_id)
     return json_answer(summary(desk, head, snapshot), 201, Location=f"/v1/runs/{run_id}")
-
-
-def filing(runtime: Runtime, actor: Actor) -> dict[str, str]:
-    """Options of `Runtime.start` that put the run under the person's tenant."""
-    if not actor.tenant:
-        return {}
-    if "tenant" not in inspect.signature(runtime.start).parameters:
-        raise Problem(422, "no-tenants", "This version files no run under a tenant.")
-    return {"tenant": actor.tenant}
 
 
 def _limits(ours: Limits, wanted: LimitsBody | None) -> Limits:

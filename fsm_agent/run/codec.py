@@ -161,6 +161,9 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     ending: str  # the answer's first line, or why there is none
     parent: str = ""  # the run that this one works for
     children: tuple[str, ...] = ()  # those that work for it, as far as they are not over
+    tenant: str = ""
+    priority: int = 0
+    thread: str = ""
 
 
 _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)

@@ -15,11 +15,12 @@ from .limits import Limits
 AskKind = Literal["approval", "question", "in_doubt"]
 Verb = Literal["approve", "reject", "edit", "answer", "happened", "rerun", "fail", "expire"]
 OnExpiry = Literal["reject", "fail_run", "approve"]
+OnBusy = Literal["reject", "queue", "interrupt"]
 HintKind = Literal["repair", "warning", "final", "failure", "host"]
 StepStatus = Literal["done", "partial", "failed", "dropped"]
 FailureReason = Literal[
     "model", "turns", "tokens", "tool_calls", "wall_time", "errors", "repairs", "loop", "poison",
-    "cancelled", "tool_missing", "host", "expired",
+    "cancelled", "tool_missing", "host", "expired", "rejected",
 ]  # fmt: skip
 
 # Failures that only an operator can mend: the run waits for them instead of counting them.
@@ -98,6 +99,15 @@ class Forked(Delta, frozen=True, tag="forked"):
     at_ms: int  # when, by the store's clock
     by: str = ""
     say: str = ""  # a further message of the user, before the next model call
+
+
+class Filed(Delta, frozen=True, tag="filed"):
+    """For whom the run is, and how it stands to others. In its first entry, after Created."""
+
+    tenant: str = ""
+    priority: int = 0  # higher is worked on before lower
+    thread: str = ""  # of its runs one at a time is active
+    on_busy: OnBusy = "reject"  # what becomes of it while another one is
 
 
 class Resumed(Delta, frozen=True, tag="resumed"):
@@ -335,8 +345,8 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 
 AnyDelta = (
-    Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
-    | AskedOn | Judged | Voted | Commented | Ruled | Attested | Consented | Revoked | Intended
-    | Delegated | Detailed | Settled | Hinted | Finalising | Answered | Failed | Versioned | Forked
+    Created | Nested | Filed | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
+    | AskedOn | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Delegated
+    | Detailed | Settled | Hinted | Finalising | Answered | Failed | Commented | Versioned | Forked
     | Withheld | Carried | Entered | Planned | Stepped | Raised | Proposed
 )  # fmt: skip

@@ -36,6 +36,7 @@ from .delta import (
     Detailed,
     Entered,
     Failed,
+    Filed,
     Finalising,
     Forked,
     Hinted,
@@ -172,6 +173,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""  # the run that this one is a fork of
     unsaid: str = ""  # words given with the fork, to be said once no call is open
     versioned: Versioned | None = None  # the code that worked on it last
+    filed: Filed = Filed()
 
     @property
     def has_attempt(self) -> bool:
@@ -313,6 +315,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             return replace(run, versioned=delta)
         case Forked():
             return _fold_fork(run, delta)
+        case Filed():
+            return replace(run, filed=delta)
         case Resumed():
             idle = max(0, delta.claimed_ms - run.updated_ms) if run.begun_ms else 0
             return replace(

@@ -24,10 +24,12 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
 
 
 class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
-    """End the run at the next commit point."""
+    """End the run at its next commit point: gracefully, what runs comes to its end before that;
+    otherwise running tools and the model's reply are cut off, and child runs too."""
 
     by: str
     reason: str = ""
+    is_graceful: bool = False
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True, tag="said"):
@@ -93,6 +95,11 @@ _questions = msgspec.msgpack.Decoder(Question)
 def encode(value: AnySignal | Question) -> bytes:
     """The bytes of a signal or a question."""
     return msgspec.msgpack.encode(value)
+
+
+def signal_id_of(cancel: CancelRequested) -> str:
+    """The mailbox id of a cancel request: one of each kind waits at most."""
+    return "cancel:graceful" if cancel.is_graceful else "cancel"
 
 
 def decode_signal(body: bytes) -> AnySignal:

@@ -45,6 +45,8 @@ def stand(head: Head, last: Collection[AnyDelta], *, now_ms: int, is_undecided: 
     match head.status:
         case "ready" if head.due_ms is None and not _children(head):
             return Stand("waits for an operator", "fsm-agent resume says why", "operator")
+        case "ready" if head.due_ms is not None and not is_due:
+            return Stand("queued", "behind another run of its thread")
         case "ready":
             return Stand("needs a worker", needs="worker")
         case "running" if head.lease_until_ms < now_ms:

@@ -20,6 +20,7 @@ from fsm_agent.run.delta import (
     Detailed,
     Entered,
     Failed,
+    Filed,
     Finalising,
     Forked,
     Hinted,
@@ -171,6 +172,9 @@ class Story:
                 return self._versioned(delta)
             case Forked():
                 return self._forked(delta)
+            case Filed():
+                busy = f", if it is busy: {delta.on_busy}" if delta.thread else ""
+                return [Line("created", f"filed: {filed_words(delta)}{busy}", "quiet")]
             case Delegated():
                 more = f"{delta.grant_tokens:,} tokens set aside"
                 return [Line("act", f"as run {one_line(delta.child, 64)}", "quiet", more=more)]
@@ -382,3 +386,11 @@ def seconds(ms: int) -> str:
 def block(text: str) -> str:
     """A text of several lines for a terminal."""
     return cleaned(text).strip("\n")
+
+
+def filed_words(filed: Filed) -> str:
+    """'tenant acme, priority 5, thread t1'."""
+    parts = [f"tenant {one_line(filed.tenant, 64)}"] if filed.tenant else []
+    parts += [f"priority {filed.priority}"] if filed.priority else []
+    parts += [f"thread {one_line(filed.thread, 64)}"] if filed.thread else []
+    return ", ".join(parts) or "as usual"

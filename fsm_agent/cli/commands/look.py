@@ -19,12 +19,13 @@ from fsm_agent.cli.settings import common, current
 from fsm_agent.cli.standing import replay, show_standing
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
-from fsm_agent.run.delta import Created
+from fsm_agent.run.delta import Created, Filed
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.runtime import Result
 from fsm_agent.telling.early import early
 from fsm_agent.telling.stands import Stand, stands
 from fsm_agent.telling.timeline import Row, rows_of, totals_line, totals_of
+from fsm_agent.telling.words import filed_words
 
 _STYLES = {
     "done": "green", "failed": "red", "cancelled": "red", "not completed": "yellow",
@@ -78,6 +79,9 @@ def _list_row(head: Head, stand: Stand) -> tuple[str, str, str, str, str]:
     except CorruptRecord as error:
         return head.run_id, stand.words, at, "?", f"cannot be read: {error}"
     title = one_line(snapshot.title, 48)
+    filed = Filed(snapshot.tenant, snapshot.priority, snapshot.thread)
+    if filed != Filed():
+        title += f"  [{filed_words(filed)}]"
     if stand.needs == "person":
         title += f"  ⟵ {', '.join(snapshot.asks)}"
     elif stand.needs == "worker":

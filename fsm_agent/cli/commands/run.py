@@ -1,8 +1,10 @@
-"""`run` and `resume`: work on a run until it is over or waits for a person."""
+"""`run`, `start` and `resume`: begin a run, work on it until it is over or waits for a person."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack
 
 import click
 import msgspec
@@ -11,6 +13,7 @@ from checkpoints.model import RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asjson, failures, process, remembered
 from fsm_agent.cli.ending import end
+from fsm_agent.cli.filing import Filing, filing_options
 from fsm_agent.cli.opening import check_model, looking
 from fsm_agent.cli.person import operator
 from fsm_agent.cli.process import put_done, say
@@ -20,6 +23,25 @@ from fsm_agent.run import codec
 from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Result, Runtime
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_agent_option = click.option(
+    "--agent", "path", required=True, metavar="PATH:NAME", help="The agent to run."
+)
+_run_id_option = click.option(
+    "--run-id", metavar="ID", help="The run's id; a repeat with it is the same run."
+)
+_turns_option = click.option(
+    "--max-turns",
+    type=click.IntRange(min=1),
+    help="Model replies; at the limit up to 2 more are used to finish.  [default: 40]",
+)
+_tokens_option = click.option(
+    "--max-tokens", type=click.IntRange(min=1), help="Tokens, prompts included."
+)
+_seconds_option = click.option(
+    "--max-seconds", type=click.FloatRange(min=0.1), help="Time somebody works on it."
+)
 _lease_option = click.option(
     "--lease",
     "lease_s",
@@ -29,18 +51,17 @@ _lease_option = click.option(
 )
 
 
+def _beginning(command: F) -> F:
+    """The options of a command that begins a run."""
+    limits = (_seconds_option, _tokens_option, _turns_option)
+    for option in (filing_options, *limits, _run_id_option, click.argument("task", type=Words())):
+        command = option(command)
+    return _agent_option(command)
+
+
 @click.command("run")
-@click.option("--agent", "path", required=True, metavar="PATH:NAME", help="The agent to run.")
-@click.argument("task", type=Words())
-@click.option("--run-id", metavar="ID", help="The run's id; a repeat with it is the same run.")
-@click.option(
-    "--max-turns",
-    type=click.IntRange(min=1),
-    help="Model replies; at the limit up to 2 more are used to finish.  [default: 40]",
-)
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens, prompts included.")
-@click.option("--max-seconds", type=click.FloatRange(min=0.1), help="Time somebody works on it.")
-@click.option("--detach", is_flag=True, help="Only put it on record: a worker does the rest.")
+@_beginning
+@click.option("--detach", is_flag=True, help="Only put it on record, as `start` does.")
 @_lease_option
 @common
 def run_command(
@@ -52,6 +73,7 @@ def run_command(
     max_seconds: float | None,
     detach: bool,
     lease_s: float | None,
+    **filing: Unpack[Filing],
 ) -> int:
     """Start a run of an agent and work on it.
 
@@ -65,13 +87,38 @@ def run_command(
     agent = remembered.load(path)
     limits = _limits(agent.limits, max_turns, max_tokens, max_seconds)
     if detach:
-        return process.run(lambda: _detach(agent, path, text, run_id, limits))
+        return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, filing))
     check_model(agent)
     return Shift(agent, run_id or "", path, lease_s).work(
         lambda runtime: runtime.start(
-            agent, text, run_id=run_id, limits=limits, requester=operator()
+            agent, text, run_id=run_id, limits=limits, requester=operator(), **filing
         )
     )
+
+
+@click.command("start")
+@_beginning
+@common
+def start_command(
+    path: str,
+    task: str,
+    run_id: str | None,
+    max_turns: int | None,
+    max_tokens: int | None,
+    max_seconds: float | None,
+    **filing: Unpack[Filing],
+) -> int:
+    """Put a run on record and print its id: workers do the rest.
+
+    It is durable once the id is printed. TASK '-' reads the task from stdin.
+
+    \b
+    fsm-agent start --agent desk.py:agent --tenant acme --thread case-7 --on-busy queue "Hello"
+    """
+    text = _read_stdin() if task == "-" else task
+    agent = remembered.load(path)
+    limits = _limits(agent.limits, max_turns, max_tokens, max_seconds)
+    return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, filing))
 
 
 @click.command("resume")
@@ -121,9 +168,13 @@ def _limits(limits: Limits, turns: int | None, tokens: int | None, wall_s: float
     return msgspec.structs.replace(limits, **changed)
 
 
-async def _detach(agent: Agent, path: str, task: str, run_id: str | None, limits: Limits) -> int:
+async def _put_on_record(
+    agent: Agent, path: str, task: str, run_id: str | None, limits: Limits, filing: Filing
+) -> int:
     async with looking() as runtime:
-        begun = await runtime.start(agent, task, run_id=run_id, limits=limits, requester=operator())
+        begun = await runtime.start(
+            agent, task, run_id=run_id, limits=limits, requester=operator(), **filing
+        )
         remembered.remember(current().store, agent, path, begun)
         put_done(asjson.line({"event": "created", "run_id": begun}) if current().is_json else begun)
     say(f"on record. A worker does it: fsm-agent worker{current().store_option}")

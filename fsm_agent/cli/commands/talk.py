@@ -35,13 +35,26 @@ def say_command(run_id: str, text: str, by: str | None) -> int:
 @click.argument("run_id", metavar="RUN")
 @click.option("-m", "--reason", default="", type=Words(), help="Why; it goes on record.")
 @click.option("--by", metavar="NAME", help="Who cancels.  [default: the OS user]")
+@click.option(
+    "--now/--graceful",
+    "is_now",
+    default=True,
+    help="Cut off what runs, or let it come to its end first.  [default: now]",
+)
 @common
-def cancel_command(run_id: str, reason: str, by: str | None) -> int:
-    """End a run at its next commit point. Nothing is started after that."""
+def cancel_command(run_id: str, reason: str, by: str | None, is_now: bool) -> int:
+    """End a run, with the runs that work for it. Nothing is started after that.
+
+    What was running is cut off: its tools are cancelled and the model's reply is dropped. With
+    --graceful both come to their end, and the run ends at the commit point after that; --now later
+    on still cuts it off.
+    """
 
     async def cancel() -> bool:
         async with looking() as runtime:
-            return await runtime.cancel(run_id, by=by or operator(), reason=reason)
+            return await runtime.cancel(
+                run_id, by=by or operator(), reason=reason, is_graceful=not is_now
+            )
 
     is_first = process.run(cancel)
     word = "will be cancelled" if is_first else "was cancelled already"
