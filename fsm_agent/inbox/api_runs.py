@@ -130,8 +130,13 @@ async def start_run(request: Request, desk: Desk, actor: Actor) -> Response:
     run_id = new_run_id() if body.run_id is None else body.run_id
     limits = _limits(agent.limits, body.limits)
     await desk.runtime.start(
-        agent, body.task, run_id=run_id, limits=limits, requester=actor.name, tenant=actor.tenant or ""
-    )  # fmt: skip
+        agent,
+        body.task,
+        run_id=run_id,
+        limits=limits,
+        requester=actor.name,
+        tenant=actor.tenant or "",
+    )
     head, snapshot = await desk.seen_run(actor, run_id)
     return json_answer(summary(desk, head, snapshot), 201, Location=f"/v1/runs/{run_id}")
 

@@ -35,7 +35,7 @@ MARK = "x-inbox"  # a header that a page of another site cannot send without bei
 
 def filed_tenant(head: Head, snapshot: codec.Snapshot) -> str:
     """The tenant of a run, '' for one without."""
-    return str(getattr(snapshot, "tenant", ""))
+    return snapshot.tenant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,9 @@ HOME = {
     "redis": "checkpoints",
     "mcp": "tools",
     "jsonschema_rs": "tools",
+    "taskiq": "worker",
+    "taskiq_redis": "worker",
+    "taskiq_aio_pika": "worker",
 }
 # What shows the testing room to a person: the demo its scripted model, and the crash test itself.
 MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.", "fsm_agent.cli.commands.crashtest")

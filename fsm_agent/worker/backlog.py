@@ -1,0 +1,229 @@
+"""What is due and can be worked on here, the most pressing first."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from checkpoints.errors import RunNotFound
+from checkpoints.model import CLOSED, Head, RunId
+from checkpoints.schedule import Agenda
+from checkpoints.store import Store
+from checkpoints.together import together
+from fsm_agent.engine.children import rouse
+from fsm_agent.errors import CorruptRecord
+from fsm_agent.run import codec
+
+log = structlog.get_logger(__name__)
+
+DEPTH = 1_024  # due runs that one look reads
+DEEPEST = 1 << 20
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0  # before a run that failed here is tried again
+MAX_HINTS = 256
+IDLE_MS = 3_600_000
+EARLY_MS = 250
+HEADS_AT_ONCE = 64
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A run that a worker may claim, as it was when it was looked at."""
+
+    run_id: RunId
+    agent: str
+    tenant: str
+    priority: int
+    is_takeover: bool  # its worker died: it is worked on before all others
+    begins: bool  # no worker ever had it
+    due_ms: int
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups whose limits count for it."""
+        agent = f"agent:{self.agent}"
+        return (agent, f"tenant:{self.tenant}") if self.tenant else (agent,)
+
+
+class Backlog:
+    """The due runs as one worker sees them. The due index is the truth, this is a view of it."""
+
+    def __init__(
+        self, store: Store, agents: Collection[str], steady_s: Callable[[], float]
+    ) -> None:
+        self._store, self._agents, self._steady_s = store, agents, steady_s
+        self._ranked: list[Candidate] = []  # the most pressing last
+        self._known: dict[RunId, Candidate | None] = {}  # None: not for this worker
+        self._later: dict[RunId, tuple[int, float]] = {}  # failures, and until when it rests
+        self._full: dict[str, float] = {}  # groups without room, until when
+        self._hints: deque[RunId] = deque(maxlen=MAX_HINTS)
+        self._strangers: set[str] = set()  # agents that are not here, as far as that was said
+        self._ahead_ms = float("inf")  # of the store's clock before ours
+        self._next_s = 0.0  # when something more becomes due, on the steady clock
+
+    # -- what others say ------------------------------------------------------------------------
+
+    def hint(self, run_id: RunId) -> None:
+        """Somebody says that this run is due."""
+        self._hints.append(run_id)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether there are runs that only wait for room in a group."""
+        return bool(self._ranked)
+
+    def rest(self, run_id: RunId) -> None:
+        """The run failed here: leave it alone for a while, longer each time."""
+        failures = self._later.get(run_id, (0, 0.0))[0] + 1
+        wait_s = min(FIRST_WAIT_S * 2 ** min(failures - 1, 20), LONGEST_WAIT_S)
+        self._later[run_id] = failures, self._steady_s() + wait_s
+        self._known.pop(run_id, None)
+
+    def forgive(self, run_id: RunId) -> None:
+        """The run was worked on."""
+        self._later.pop(run_id, None)
+        self.forget(run_id)
+
+    def forget(self, run_id: RunId) -> None:
+        """What is known of the run is no longer so."""
+        self._known.pop(run_id, None)
+
+    def block(self, group: str, seconds: float) -> None:
+        """No run of this group is offered for so long."""
+        self._full[group] = self._steady_s() + seconds
+
+    def unblock(self, groups: Collection[str]) -> None:
+        """A run of these groups has ended here: there is room."""
+        for group in groups:
+            self._full.pop(group, None)
+
+    def put_back(self, candidate: Candidate) -> None:
+        """It was taken and not worked on."""
+        self._insert(candidate)
+
+    # -- what is next ---------------------------------------------------------------------------
+
+    async def take(self, busy: Collection[RunId]) -> Candidate | None:
+        """The next run to claim, of those that were looked at or hinted at.
+
+        Raises StoreUnavailable.
+        """
+        await self._follow_hints(busy)
+        now = self._steady_s()
+        self._full = {group: until for group, until in self._full.items() if until > now}
+        for at in range(len(self._ranked) - 1, -1, -1):
+            candidate = self._ranked[at]
+            if candidate.run_id in busy:
+                continue
+            if not self._full.keys() & set(candidate.groups):
+                return self._ranked.pop(at)
+        return None
+
+    async def look(self, busy: Collection[RunId]) -> None:
+        """Read the due index again. Raises StoreUnavailable."""
+        depth = DEPTH
+        while True:
+            agenda = await self._store.agenda(limit=depth)
+            await self._read(agenda)
+            found = [c for c in self._known.values() if c and self._is_free(c, busy)]
+            has_some = any(not self._full.keys() & set(c.groups) for c in found)
+            if has_some or len(agenda.runs) < depth or depth >= DEEPEST:
+                break
+            depth *= 4  # what cannot be worked on here must not hide the rest
+        self._ranked = sorted(found, key=_rank, reverse=True)
+
+    async def _read(self, agenda: Agenda) -> None:
+        now = self._steady_s()
+        self._ahead_ms = agenda.now_ms - now * 1000
+        ahead_ms = IDLE_MS if agenda.next_ms is None else agenda.next_ms - agenda.now_ms
+        self._next_s = now + ahead_ms / 1000
+        due = {run.run_id for run in agenda.runs}
+        self._known = {run_id: c for run_id, c in self._known.items() if run_id in due}
+        self._later = {
+            run_id: rest for run_id, rest in self._later.items()
+            if run_id in due or rest[1] > now - LONGEST_WAIT_S
+        }  # fmt: skip
+        new = [run.run_id for run in agenda.runs if run.run_id not in self._known]
+        for start in range(0, len(new), HEADS_AT_ONCE):
+            await self._meet(new[start : start + HEADS_AT_ONCE])
+
+    def wakes_in_s(self) -> float:
+        """Seconds until a run is due, has rested, or a full group may have room."""
+        now = self._steady_s()
+        times = [*self._full.values(), *(until for _, until in self._later.values())]
+        return max(0.0, min([self._next_s, *(t for t in times if t > now)]) - now)
+
+    def _now_ms(self) -> float:
+        """The store's clock, carried on by ours since the last look, and a little ahead: what
+        became due a moment ago must not look as if it were not."""
+        return self._ahead_ms + self._steady_s() * 1000 + EARLY_MS
+
+    # -- getting to know runs -------------------------------------------------------------------
+
+    async def _follow_hints(self, busy: Collection[RunId]) -> None:
+        hinted = {run_id for run_id in self._hints if run_id not in busy}
+        self._hints.clear()
+        listed = {candidate.run_id for candidate in self._ranked}
+        new = list(hinted - listed)
+        for start in range(0, len(new), HEADS_AT_ONCE):
+            await self._meet(new[start : start + HEADS_AT_ONCE])
+        for run_id in new:
+            candidate = self._known.get(run_id)
+            if candidate and self._is_free(candidate, busy):
+                self._insert(candidate)
+
+    def _is_free(self, candidate: Candidate, busy: Collection[RunId]) -> bool:
+        until = self._later.get(candidate.run_id, (0, 0.0))[1]
+        return candidate.run_id not in busy and until <= self._steady_s()
+
+    def _insert(self, candidate: Candidate) -> None:
+        self._ranked.append(candidate)
+        self._ranked.sort(key=_rank, reverse=True)
+
+    async def _meet(self, run_ids: Sequence[RunId]) -> None:
+        """Get to know runs; those that are over or not due leave no trace."""
+        for head in await together([self._head(run_id) for run_id in run_ids]):
+            if head is None or head.status in CLOSED:
+                continue
+            if head.due_ms is not None and head.due_ms <= self._now_ms():
+                self._known[head.run_id] = await self._candidate(head, head.due_ms)
+
+    async def _head(self, run_id: RunId) -> Head | None:
+        with suppress(RunNotFound):
+            return await self._store.head(run_id)
+        return None
+
+    async def _candidate(self, head: Head, due_ms: int) -> Candidate | None:
+        try:
+            told = codec.decode_snapshot(head.snapshot)
+        except CorruptRecord as error:
+            log.error("worker.run_skipped", run_id=head.run_id, why=str(error))
+            return None
+        if told.parent:
+            # Its parent's worker drives it; that one may not have heard that it can go on.
+            await rouse(self._store, told.parent, head.run_id, f"{head.seq}-{head.mail}")
+            self.hint(RunId(told.parent))
+            return None
+        if told.agent not in self._agents:
+            if told.agent not in self._strangers:
+                self._strangers.add(told.agent)
+                log.info("worker.agent_unknown", agent=told.agent, run_id=head.run_id)
+            return None
+        return Candidate(
+            run_id=head.run_id,
+            agent=told.agent,
+            tenant=told.tenant,
+            priority=told.priority,
+            is_takeover=head.lease_until_ms > 0,
+            begins=head.token == 0,
+            due_ms=due_ms,
+        )
+
+
+def _rank(candidate: Candidate) -> tuple[bool, int, int, float]:
+    # At random within a second: workers that read the same index must not all want the same run.
+    second = candidate.due_ms // 1000
+    return not candidate.is_takeover, -candidate.priority, second, random.random()
