@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 
 import msgspec
 import structlog
 
-from checkpoints.errors import RunNotFound
+from checkpoints.errors import BadRunId, RunNotFound, StoreDiverged, StoreUsageError
 from checkpoints.model import CLOSED, Head, RunId
 from checkpoints.schedule import Agenda
 from checkpoints.store import Store
@@ -192,9 +191,13 @@ class Backlog:
                 self._known[head.run_id] = await self._candidate(head, head.due_ms)
 
     async def _head(self, run_id: RunId) -> Head | None:
-        with suppress(RunNotFound):
+        try:
             return await self._store.head(run_id)
-        return None
+        except (RunNotFound, BadRunId):
+            return None  # a hint may say anything
+        except (StoreDiverged, StoreUsageError) as error:
+            log.error("worker.run_skipped", run_id=run_id, why=str(error))
+            return None
 
     async def _candidate(self, head: Head, due_ms: int) -> Candidate | None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import structlog
@@ -55,22 +56,33 @@ def services(
 
 async def listen(url: str, owner: str, offer: Callable[[RunId], Awaitable[None]]) -> None:
     """Take messages and offer their runs, one after the other, for ever."""
-    from taskiq import AcknowledgeType
-    from taskiq.receiver import Receiver
+    # Not taskiq's Receiver, whose tasks outlive a cancellation that the broker's client has lost,
+    # and which fetches ahead: there is one task, and a message is no more than a run's id.
+    from taskiq.utils import maybe_awaitable
 
-    async with opened(url, QUEUE, consumer=owner, listens=True) as broker:
+    async with (
+        opened(url, QUEUE, consumer=owner, listens=True) as broker,
+        aclosing(broker.listen()) as messages,
+    ):
+        async for message in messages:
+            data = message if isinstance(message, bytes) else message.data
+            if not isinstance(message, bytes):
+                await maybe_awaitable(message.ack())
+            if run_id := _named_in(broker, data):
+                await offer(run_id)
 
-        @broker.task(task_name=TASK)
-        async def look(run_id: str) -> None:
-            await offer(RunId(run_id))
 
-        receiver = Receiver(
-            broker,
-            run_startup=False,
-            max_async_tasks=1,
-            ack_type=AcknowledgeType.WHEN_RECEIVED,
-        )
-        await receiver.listen(asyncio.Event())
+def _named_in(broker: AsyncBroker, data: bytes) -> RunId | None:
+    """The run that a message names, or None for one that is none of ours."""
+    try:
+        said = broker.formatter.loads(data)
+    except (ValueError, RecursionError) as error:  # pydantic's are ValueErrors too
+        log.warning("fleet.message_unreadable", why=str(error)[:200])
+        return None
+    if said.task_name != TASK or len(said.args) != 1 or not isinstance(said.args[0], str):
+        log.warning("fleet.message_unknown", task=said.task_name[:100])
+        return None
+    return RunId(said.args[0])
 
 
 class Sender:
