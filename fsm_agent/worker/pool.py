@@ -215,7 +215,7 @@ class Worker(Generic[Result]):
             self._misses += 1
             self._backlog.forget(run_id)
             return None
-        except LeaseLost as error:
+        except (LeaseLost, NewerRecord) as error:
             log.info("worker.run_lost", run_id=run_id, why=str(error))
             self._backlog.forget(run_id)
             return None
