@@ -16,7 +16,7 @@ from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.engine.tasks import task_group
-from fsm_agent.errors import AgentError
+from fsm_agent.errors import AgentError, NewerRecord
 
 from .backlog import Backlog, Candidate
 from .places import Full, Places
