@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fsm_agent.errors import BadAgent, UsageError
 from fsm_agent.labels.protocol import LabelProtocol
-from fsm_agent.run.delta import AnyDelta
+from fsm_agent.run.delta import AnyDelta, Entered
 from fsm_agent.run.record import Run
 
 
@@ -105,6 +105,16 @@ class Capability:
         """Labels under which the agent says something to the person and goes on."""
         protocols = [phase.protocol for phase in self.phases if phase.protocol]
         return frozenset[str]().union(*(each.final & each.intermediate for each in protocols))
+
+    def check(self, facts: Iterable[AnyDelta]) -> None:
+        """Raise UsageError for a phase that is not there, before anything leads into it."""
+        known = [phase.name for phase in self.phases]
+        for fact in facts:
+            if isinstance(fact, Entered) and fact.phase not in known:
+                raise UsageError(
+                    f"a phase leads to {fact.phase!r}, and this agent has: {', '.join(known)}. "
+                    "Mend its capability; the run is kept as it was."
+                )
 
     def phase(self, run: Run) -> Phase:
         """The phase that the run is in: the last one while a finish is forced.

@@ -36,12 +36,12 @@ async def reflect(session: Session, agent: Agent, deps: Deps) -> Outcome:
         verdict = await _forced_by_host(run, agent) or verdict
     match verdict:
         case Continue():
-            return Move(Trigger.CONTINUED, (*_advance(run, offer), *told))
+            return Move(Trigger.CONTINUED, (*_advance(run, agent, offer), *told))
         case Repair(text):
             text = await _correction(run, agent, text)
             return Move(Trigger.CONTINUED, (Hinted("repair", text), *told))
         case Warn(text):
-            facts = _advance(run, offer)
+            facts = _advance(run, agent, offer)
             if not any(isinstance(fact, Entered) for fact in facts):
                 facts = (*facts, Hinted("warning", text))  # it is about the phase it stays in
             return Move(Trigger.CONTINUED, (*facts, *told))
@@ -57,11 +57,13 @@ async def reflect(session: Session, agent: Agent, deps: Deps) -> Outcome:
             assert_never(verdict)
 
 
-def _advance(run: Run, offer: Offer) -> tuple[AnyDelta, ...]:
+def _advance(run: Run, agent: Agent, offer: Offer) -> tuple[AnyDelta, ...]:
     """The facts that follow from a good reply, or from the results of a batch, in its phase."""
     if run.final_turns_left is not None:
         return ()
-    return offer.phase.advance(run) if _good_reply(run) else ()
+    facts = offer.phase.advance(run) if _good_reply(run) else ()
+    agent.capability.check(facts)
+    return facts
 
 
 def _good_reply(run: Run) -> Replied | None:

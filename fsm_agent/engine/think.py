@@ -79,7 +79,7 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         raise
     if session.has_new_mail:
         await session.read_mail()
-    return await _after_reply(session, agent, offer, reply)
+    return await _after_reply(session, agent, offer, reply, deps)
 
 
 def reserve_of(run: Run, agent: Agent) -> int:
@@ -157,7 +157,9 @@ def _back_off_ms(run: Run, deps: Deps, error: ProviderError) -> int:
     return int(wait_s * (0.5 + deps.jitter() / 2) * 1000)
 
 
-async def _after_reply(session: Session, agent: Agent, offer: Offer, reply: Reply) -> Outcome:
+async def _after_reply(
+    session: Session, agent: Agent, offer: Offer, reply: Reply, deps: Deps
+) -> Outcome:
     run = session.run
     violation: str | None = reply.violation
     if violation == "invalid_arguments":
@@ -193,9 +195,13 @@ async def _after_reply(session: Session, agent: Agent, offer: Offer, reply: Repl
         session.stage(Trigger.REPLIED, replied)  # what the model said is kept
         raise
     if violation:
+        deps.emit(LiveEvent(run.run_id, "retracted", replied.text, run.attempts))
         void = msgspec.structs.replace(replied, violation=violation, detail=detail)
         return Move(Trigger.REPLIED, (void,))
     answered = Answered(clean_text(agent.finished(run, replied.text)), why=run.final_why)
+    if answered.text.startswith(replied.text) and answered.text != replied.text:
+        rest = answered.text[len(replied.text) :]
+        deps.emit(LiveEvent(run.run_id, "body", rest, run.attempts))
     return Move(Trigger.ANSWERED, (replied, answered))
 
 

@@ -25,7 +25,7 @@ from fsm_agent.run.record import Run
 from fsm_agent.testing.crash import Ledger, Outcome, Report, Scenario, sweep
 
 QUESTIONS = 5
-TOOL_TIMEOUT_S = 0.2
+TOOL_TIMEOUT_S = 2.0  # no point may be missed because the machine is busy
 PLANNED, RESEARCHED = "Order A7 was refunded.", "All is known [1].\n\nSources\n[1] q0 http://x/q0"
 
 

@@ -13,6 +13,7 @@ import pytest
 from checkpoints.errors import RunNotFound
 from fsm_agent import Agent, Limits, Result, Runtime, terminate, tool, with_sources
 from fsm_agent.capabilities.chat import chat
+from fsm_agent.capabilities.phase import Capability, Phase
 from fsm_agent.capabilities.plan import plan
 from fsm_agent.capabilities.react import react
 from fsm_agent.capabilities.research import research
@@ -21,6 +22,7 @@ from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.run.content import AssistantMessage, NoteMessage, UserMessage
 from fsm_agent.run.delta import AnyDelta, Entered, Planned, Stepped
+from fsm_agent.run.event import LiveEvent
 from tests.conftest import USAGE, Bench, ScriptedModel, ask, broken, finish, results, think, turns
 
 
@@ -595,6 +597,38 @@ async def test_a_run_whose_phase_is_gone_is_given_back_as_it_was(bench: Bench) -
     result = await runtime.work(waiting.run_id, plan("p"))
 
     assert (result.status, result.answer) == ("done", "done")
+
+
+async def test_a_phase_that_leads_nowhere_leaves_the_run_as_it_was(bench: Bench) -> None:
+    odd = Phase(name="a", protocol=None, advance=lambda run: (Entered("b"),))
+    agent = Agent("odd", capability=Capability(odd, Phase(name="last", protocol=None)))
+    runtime = await bench.runtime(turns(say(None, "words")))
+    run_id = await runtime.start(agent, "Go.")
+
+    with pytest.raises(UsageError, match="leads to 'b', and this agent has: a, last"):
+        await runtime.work(run_id, agent)
+
+    assert (await bench.run_of(run_id)).phase in ("", "a")
+    assert (await runtime.result(run_id)).status == "ready"
+
+
+async def test_live_text_is_taken_back_or_completed_as_the_answer_is(bench: Bench) -> None:
+    heard: list[LiveEvent] = []
+    model = turns(finish("It is Bern."), finish(BERN))
+    runtime = await bench.runtime(
+        model, on_event=lambda event: heard.append(event) if isinstance(event, LiveEvent) else None
+    )
+
+    await runtime.run(Agent("a", output=Place), "Which city?")
+
+    assert [(event.channel, event.text) for event in heard] == [
+        ("body", "It is Bern."), ("retracted", "It is Bern."), ("body", BERN),
+    ]  # fmt: skip
+    heard.clear()
+    model.answer = Library(["q"])
+    result = await runtime.run(research("r", tools=[search]), "Find out.")
+    own = [e.text for e in heard if e.run_id == result.run_id and e.channel == "body"]
+    assert (result.answer or "").endswith(own[-2] + own[-1])
 
 
 async def test_a_tool_that_ends_the_run_does_so_in_any_step(bench: Bench) -> None:
