@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -26,8 +25,7 @@ from .phase import Capability, Phase, Wanted
 PHASE_CHARS = 6_000  # of what a phase tells the model anew for each request, such as a plan
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """What the model is told, offered and allowed in its next turn."""
 
     phase: Phase
@@ -205,10 +203,11 @@ class Agent:
             protocol = protocol.only(phase.allows(run))
         if protocol and not tools:
             protocol = protocol.without_tools()
-        told = [self.instructions, phase.tells(run)]
+        instructions = self.instructions
+        if told := phase.tells(run):
+            instructions = f"{instructions}\n\n{told}"
         if is_last and self.output:
-            told.append(self.output.taught)
-        instructions = "\n\n".join(filter(None, told))
+            instructions = f"{instructions}\n\n{self.output.taught}"
         return Offer(phase, instructions, tools, protocol, is_last)
 
     def due_calls(self, run: Run) -> tuple[Wanted, ...]:
