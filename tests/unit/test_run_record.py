@@ -24,17 +24,23 @@ from fsm_agent.run.delta import (
     Answered,
     Asked,
     Began,
+    Carried,
     Created,
+    Entered,
     Failed,
     Finalising,
     Hinted,
     Intended,
     ModelFailed,
     Observed,
+    Planned,
+    Proposed,
+    Raised,
     Replied,
     Resumed,
     Ruled,
     Settled,
+    Stepped,
 )
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import DRAFT_CHARS, Record, Run, apply, moved, replay, taken
@@ -63,6 +69,12 @@ class Pen:
         state = advance(self.run.state, trigger, after)
         self.records.append(record)
         self.lives.append(moved(after, record, state))
+
+    def run_to_reflect(self) -> None:
+        """A turn in which the model only thought."""
+        self.put(T.OBSERVED)
+        self.put(T.BEGAN, Began(self.run.attempts + 1, 10))
+        self.put(T.REPLIED, Replied("THINK", "hm", Usage(1, 1)))
 
 
 def is_conversation(messages: tuple[Any, ...], *, open_calls: int) -> bool:
@@ -118,9 +130,15 @@ def _think(pen: Pen, draw: st.DrawFn, resumed: list[Any]) -> None:
     if not run.has_attempt or draw(st.integers(0, 5)) == 0:
         pen.put(T.BEGAN, *resumed, Began(run.attempts + 1, draw(st.integers(1, 5000))))
         return
-    match draw(st.sampled_from(["calls", "calls", "think", "bad", "failed", "answer", "end"])):
+    match draw(
+        st.sampled_from(["calls", "calls", "proposed", "think", "bad", "failed", "answer", "end"])
+    ):
         case "calls":
             pen.put(T.CALLS, *resumed, _reply(draw, seq, draw(st.integers(1, 3))))
+        case "proposed":
+            called = _reply(draw, seq, draw(st.integers(1, 3))).calls
+            plain = [_reply(draw, seq, 0)] if draw(st.booleans()) else []  # or due by the plan
+            pen.put(T.CALLS, *resumed, *plain, Proposed(called))
         case "think":
             pen.put(T.REPLIED, *resumed, _reply(draw, seq, 0))
         case "bad":
@@ -169,7 +187,13 @@ def _act(pen: Pen, draw: st.DrawFn, resumed: list[Any]) -> None:
 
 
 def _reflect(pen: Pen, draw: st.DrawFn, resumed: list[Any]) -> None:
-    match draw(st.sampled_from(["on", "on", "on", "hint", "final", "finish", "stop"])):
+    match draw(st.sampled_from(["on", "on", "phase", "phase", "hint", "final", "finish", "stop"])):
+        case "phase":
+            steps = draw(st.lists(words, min_size=1, max_size=3).map(tuple))
+            done = [Stepped(index, "done") for index in pen.run.open_steps[:1]]
+            planned = Planned(steps, is_more=draw(st.booleans()))
+            raised = Raised(draw(st.lists(words, max_size=2).map(tuple)))
+            pen.put(T.CONTINUED, *resumed, *done, planned, raised, Entered("step", draw(words)))
         case "on":
             pen.put(T.CONTINUED, *resumed)
         case "hint":
@@ -275,6 +299,50 @@ def test_the_reserve_of_a_dead_attempt_is_spent_and_a_settled_one_is_not() -> No
 
     assert pen.run.spent_tokens == 110
     assert pen.run.reserved_tokens == 0
+
+
+def test_steps_that_are_done_outlive_a_new_plan_and_open_ones_do_not() -> None:
+    pen = Pen()
+    pen.run_to_reflect()
+    pen.put(T.CONTINUED, Planned(("a", "b", "c")), Stepped(0, "done"), Stepped(1, "dropped"))
+    pen.run_to_reflect()
+    pen.put(T.CONTINUED, Planned(("d",)), Planned(("e",), is_more=True))
+
+    run = pen.run
+    assert [(step.text, step.status) for step in run.plan] == [
+        ("a", "done"), ("b", "dropped"), ("d", "open"), ("e", "open"),
+    ]  # fmt: skip
+    assert (run.open_steps, run.plans) == ((2, 3), 2)
+
+
+def test_a_step_that_no_plan_has_is_corrupt() -> None:
+    pen = Pen()
+    pen.run_to_reflect()
+
+    with pytest.raises(CorruptRecord, match="step 2 of a plan that has 0"):
+        pen.put(T.CONTINUED, Stepped(1, "done"))
+
+
+def test_results_of_proposed_calls_answer_no_call_of_the_model() -> None:
+    pen = Pen()
+    pen.put(T.OBSERVED)
+    pen.put(T.CALLS, Proposed((Call("c3-0", "plan", '{"steps":["a"]}'),)))
+    pen.put(T.PROGRESSED, Settled("c3-0", "success", "This is the plan."))
+
+    assert pen.run.step == 3
+    assert pen.run.messages[1:] == (
+        NoteMessage('Result of plan {"steps":["a"]}:\nThis is the plan.'),
+    )
+
+
+def test_a_conversation_that_is_carried_on_comes_before_the_task() -> None:
+    old = (UserMessage("hi"), AssistantMessage("FINISH", "hello"))
+    first = Record(None, 1, (Created("a", "task", Limits()), Carried("r-0", old, left_out=4)))
+    run = apply(Run(run_id="r"), first)
+
+    assert run.messages == (UserMessage("task"),)
+    assert run.history == (NoteMessage("[4 earlier messages are left out here.]"), *old)
+    assert run.message_chars > apply(Run(run_id="r"), Pen().records[0]).message_chars
 
 
 def test_a_draft_that_broke_the_protocol_is_cut_and_says_so() -> None:
