@@ -27,7 +27,9 @@ Kind = Literal["server", "cluster", "sentinel"]
 _TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"})
 _SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
 # What a store is to do, which `connect` reads; secrets have no place among them.
-_STORE_OPTIONS = frozenset({"durability", "durability_for", "durability_s"})
+_STORE_OPTIONS = frozenset(
+    {"durability", "durability_for", "durability_s", "compress", "namespace"}
+)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from .durability import Confirming, Shortfall
 from .errors import (
     CheckpointError,
     EntryTooLarge,
+    MissingKey,
     NotDurable,
     RunNotFound,
     StoreDiverged,
@@ -27,6 +28,7 @@ from .errors import (
 )
 from .keys import Keys, RunKeys, meta_key
 from .pipeline import Dial
+from .sealing import KeyRing, Sealing
 from .settings import StoreSettings
 from .steady import monotonic
 from .transport import Arg, Reply, ReplyError, Transport
@@ -53,6 +55,7 @@ class Calls:
         new_transport: Callable[[], Transport],
         *,
         settings: StoreSettings | None = None,
+        keys: KeyRing | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
         chance: Random | None = None,
         dial_ear: Dial | None = None,
@@ -67,6 +70,7 @@ class Calls:
         policy = self.settings.durability
         self._confirming = Confirming(policy, new_transport) if policy else None
         self.address = self._line.address
+        self.key_ring = keys
         self._codec = Codec(compress_from=self.settings.compress_from)
         self._chain_key = b""  # of the hash chains, where the store is encrypted
         self._on_close = on_close
@@ -87,12 +91,20 @@ class Calls:
             raise StoreUsageError(f"{wanted} partitions are not possible. Use 1 to 1024.")
         key = meta_key(namespace)
 
-        async def fix() -> Reply:
-            await self._line.call("HSETNX", key, "partitions", wanted)
-            await self._line.call("HSETNX", key, "layout", _LAYOUT)
-            return await self._line.call("HMGET", key, "partitions", "layout")
+        sealing = Sealing(self.key_ring, namespace) if self.key_ring else None
 
-        fixed, layout = await self._settled(fix, until=0.0)
+        async def fix() -> Reply:
+            call = self._line.call
+            if sealing:
+                # Before the count: a namespace that has one is there, with what is in it.
+                before, secret = await call("HMGET", key, "partitions", "secret")
+                if before is None and secret is None:
+                    await call("HSETNX", key, "secret", sealing.new_secret())
+            await call("HSETNX", key, "partitions", wanted)
+            await call("HSETNX", key, "layout", _LAYOUT)
+            return await call("HMGET", key, "partitions", "layout", "secret")
+
+        fixed, layout, secret = await self._settled(fix, until=0.0)
         if self._confirming:
             await self._settled(self._confirming.check, until=0.0)
         if fixed is None or layout is None or int(layout) != _LAYOUT:
@@ -105,6 +117,7 @@ class Calls:
                 f"namespace {namespace!r} at {self.address} has {int(fixed)} partitions, "
                 f"not {partitions}. The number is fixed when a namespace is created."
             )
+        await self._unlock(namespace, key, sealing, secret)
         self._keys = Keys(namespace, int(fixed))
 
     def twin(self) -> Self:
@@ -112,6 +125,24 @@ class Calls:
         twin = type(self)(self._new_transport, settings=self.settings, dial_ear=self._dial_ear)
         twin._keys = self._all_keys()
         return twin
+
+    async def _unlock(
+        self, namespace: str, key: bytes, sealing: Sealing | None, secret: bytes | None
+    ) -> None:
+        """A namespace is encrypted from its first entry on, or never. Raises StoreUsageError."""
+        if sealing is None:
+            if secret is not None:
+                raise MissingKey(f"namespace {namespace!r} at {self.address} is encrypted")
+            return
+        if secret is None:
+            raise StoreUsageError(
+                f"namespace {namespace!r} at {self.address} holds plain text, and keys were given. "
+                "Encryption begins with a namespace: use another one, or give no keys."
+            )
+        self._chain_key, renewed = sealing.secret_of(secret)
+        if renewed is not None:
+            await self._settled(lambda: self._line.call("HSET", key, "secret", renewed), until=0.0)
+        self._codec = Codec(compress_from=self.settings.compress_from, sealer=sealing)
 
     def _of(self, run_id: str) -> RunKeys:
         return self._all_keys().of(run_id)

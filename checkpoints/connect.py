@@ -15,7 +15,8 @@ from .cluster import ClusterLines
 from .errors import BadStoreUrl, StoreUnavailable
 from .keys import checked_namespace
 from .pipeline import Dial, Line, Wire
-from .settings import StoreSettings
+from .sealing import KeyRing
+from .settings import COMPRESS_FROM, StoreSettings
 from .transport import Ambiguous, ReplyError, Transport, Unreachable
 
 if TYPE_CHECKING:
@@ -31,21 +32,24 @@ async def open_store(
     partitions: int | None = None,
     durable: bool = False,
     settings: StoreSettings | None = None,
+    keys: KeyRing | None = None,
 ) -> RedisStore:
     """A store at `embedded:FOLDER`, `redis://…` or another of the forms in address.py.
 
     The number of partitions is fixed when a namespace is created: 1 in a folder, 64 on a server by
     default; naming another one later is refused. `durable` makes an embedded server that this call
     starts write to the disk before each answer, against a loss of power. What the address says of
-    `durability` counts before the settings.
+    `durability`, `compress` and `namespace` counts before the arguments. With `keys` (default:
+    those of FSM_AGENT_KEYS or FSM_AGENT_KEYS_FILE) everything is encrypted.
 
     Fails fast: raises BadStoreUrl, StoreUnavailable naming the address, or StoreUsageError.
     """
     address = parse(url)
-    checked_namespace(namespace)
+    namespace = checked_namespace(address.options.get("namespace", namespace))
+    keys = keys or KeyRing.of_environment()
     settings = _with_options(settings or StoreSettings(), address)
     if address.folder is not None:
-        return await _open_embedded(address, namespace, partitions, durable, settings)
+        return await _open_embedded(address, namespace, partitions, durable, settings, keys)
     from .redis_store import RedisStore
 
     def new_transport() -> Transport:
@@ -59,7 +63,7 @@ async def open_store(
 
     # On a cluster a plain connection will do to listen: what is published reaches all nodes.
     ear = dialler(msgspec.structs.replace(address, kind=_ear_kind(address)), settings)
-    store = RedisStore(new_transport, settings=settings, dial_ear=ear)
+    store = RedisStore(new_transport, settings=settings, keys=keys, dial_ear=ear)
     await _begin(store, namespace, partitions, default=64)
     return store
 
@@ -67,19 +71,32 @@ async def open_store(
 def _with_options(settings: StoreSettings, address: Address) -> StoreSettings:
     """The settings with what the address asks for."""
     options, policy = address.options, settings.durability
+    if "compress" in options:
+        compress_from = _compress_from(options["compress"])
+        settings = msgspec.structs.replace(settings, compress_from=compress_from)
     if "durability" in options:
         policy = durability.parse(
             options["durability"],
             options.get("durability_for", "unsafe"),
             options.get("durability_s", "2"),
         )
-    elif options:
-        raise BadStoreUrl(f"{sorted(options)[0]} needs durability=memory:N or disk:N beside it.")
+    elif alone := [name for name in sorted(options) if name.startswith("durability_")]:
+        raise BadStoreUrl(f"{alone[0]} needs durability=memory:N or disk:N beside it.")
     if policy is None:
         return msgspec.structs.replace(settings, durability=None)
     # A server that waits for its replicas is silent meanwhile, and not dead.
     patience_s = max(settings.answer_s, policy.wait_s + 2)
     return msgspec.structs.replace(settings, durability=policy, answer_s=patience_s)
+
+
+def _compress_from(text: str) -> int | None:
+    if text == "off":
+        return None
+    if text == "on":
+        return COMPRESS_FROM
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise BadStoreUrl(f"compress={text!r} is not known. Use on, off, or a size in bytes.")
+    return int(text)
 
 
 def _node(address: Address, host: str, port: int) -> Address:
@@ -88,7 +105,12 @@ def _node(address: Address, host: str, port: int) -> Address:
 
 
 async def _open_embedded(
-    address: Address, namespace: str, partitions: int | None, durable: bool, settings: StoreSettings
+    address: Address,
+    namespace: str,
+    partitions: int | None,
+    durable: bool,
+    settings: StoreSettings,
+    keys: KeyRing | None,
 ) -> RedisStore:
     from .embedded import EmbeddedServer
     from .redis_store import RedisStore
@@ -107,6 +129,7 @@ async def _open_embedded(
     store = RedisStore(
         lambda: Line(dialler(local, settings, revive), str(address)),
         settings=settings,
+        keys=keys,
         on_close=leave,
         dial_ear=dialler(local, settings),
     )

@@ -89,6 +89,9 @@ class Lists(Calls):
             "address": self.address,
             "namespace": keys.namespace,
             "partitions": len(keys.partitions),
+            "encryption": self.key_ring.ids if self.key_ring else (),
+            "compress_from": self.settings.compress_from,
+            "durability": str(self.settings.durability or "none"),
         }
         try:
             told = answers.info(await self._settled(lambda: self._reads.call("INFO")))

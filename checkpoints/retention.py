@@ -39,10 +39,13 @@ class Retained(Journals, Lists):
             except StoreUnavailable:
                 raise
             except CheckpointError as error:
-                log.error("checkpoints.not_folded", run_id=run_id, why=str(error))
-                await self._look_again(run_id, now_ms + _AGAIN_MS)
-                failed.append(run_id)
-                continue
+                # It may have expired between two reads, and then looks like one with holes.
+                is_there = await self._told(run_id) is not None
+                if is_there:
+                    log.error("checkpoints.not_folded", run_id=run_id, why=str(error))
+                    await self._look_again(run_id, now_ms + _AGAIN_MS)
+                    failed.append(run_id)
+                    continue
             if not is_there:
                 await self.purge(run_id)
             (folded if is_there else expired).append(run_id)

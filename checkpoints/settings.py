@@ -6,6 +6,8 @@ import msgspec
 
 from .durability import Durability
 
+COMPRESS_FROM = 1024  # below that a body saves less than it costs, see docs/benchmarks.md
+
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults are for a laptop and for a small server alike."""

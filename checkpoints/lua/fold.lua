@@ -17,11 +17,11 @@ local is_folded = redis.call('EXISTS', KEYS[3]) == 1
 local left = redis.call('PTTL', KEYS[1])
 if not is_folded then
   redis.call('SET', KEYS[3], ARGV[4])
-  if left > 0 then redis.call('PEXPIRE', KEYS[3], left) end
+  if left >= 0 then redis.call('PEXPIRE', KEYS[3], left) end
   redis.call('DEL', KEYS[2], KEYS[4])
   redis.call('HSET', KEYS[1], 'b', ARGV[5], 'z', ARGV[6])
 end
-if left > 0 then
+if left >= 0 then
   redis.call('ZADD', KEYS[5], int(clock() + left), ARGV[1])
 else
   redis.call('ZREM', KEYS[5], ARGV[1])

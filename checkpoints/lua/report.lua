@@ -13,5 +13,5 @@ redis.call('LTRIM', KEYS[1], -32, -1)
 -- Evidence about a run that is gone or will be goes too.
 local left = redis.call('PTTL', KEYS[2])
 if left == -2 then left = 86400000 end
-if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
+if left >= 0 then redis.call('PEXPIRE', KEYS[1], left) end
 return {'OK'}

@@ -23,6 +23,7 @@ from ..connect import open_store
 from ..keys import Keys
 from ..model import RunId
 from ..redis_store import RedisStore
+from ..sealing import KeyRing
 from ..settings import StoreSettings
 
 _namespaces = count()
@@ -94,13 +95,17 @@ class RedisVandal:
 class Clients:
     """Stores on one address and namespace, closed at the end of the test."""
 
-    def __init__(self, url: str, settings: StoreSettings | None = None) -> None:
-        self.url, self.settings = url, settings
+    def __init__(
+        self, url: str, settings: StoreSettings | None = None, keys: KeyRing | None = None
+    ) -> None:
+        self.url, self.settings, self.keys = url, settings, keys
         self.namespace = f"t{os.getpid()}-{next(_namespaces)}"
         self._open: list[RedisStore] = []
 
     async def __call__(self) -> RedisStore:
-        store = await open_store(self.url, namespace=self.namespace, settings=self.settings)
+        store = await open_store(
+            self.url, namespace=self.namespace, settings=self.settings, keys=self.keys
+        )
         self._open.append(store)
         return store
 

@@ -30,6 +30,7 @@ HOME = {
     "openai": "llm",
     "transitions": "run",
     "redis": "checkpoints",
+    "cryptography": "checkpoints",
     "mcp": "tools",
     "jsonschema_rs": "tools",
     "taskiq": "worker",
