@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import durability
+from . import durability, scripts
 from .address import Address, Kind, parse
 from .cluster import ClusterLines
 from .errors import BadStoreUrl, StoreUnavailable
@@ -17,7 +17,7 @@ from .keys import checked_namespace
 from .pipeline import Dial, Line, Wire
 from .sealing import KeyRing
 from .settings import COMPRESS_FROM, StoreSettings
-from .transport import Ambiguous, ReplyError, Transport, Unreachable
+from .transport import Ambiguous, ReplyError, Unreachable
 
 if TYPE_CHECKING:
     from .redis_store import RedisStore
@@ -52,20 +52,23 @@ async def open_store(
         return await _open_embedded(address, namespace, partitions, durable, settings, keys)
     from .redis_store import RedisStore
 
-    def new_transport() -> Transport:
-        if address.kind == "cluster":
-            return ClusterLines(
-                address.hosts,
-                lambda host, port: dialler(_node(address, host, port), settings),
-                str(address),
-            )
-        return Line(dialler(address, settings), str(address))
-
     # On a cluster a plain connection will do to listen: what is published reaches all nodes.
     ear = dialler(msgspec.structs.replace(address, kind=_ear_kind(address)), settings)
-    store = RedisStore(new_transport, settings=settings, keys=keys, dial_ear=ear)
+    store = RedisStore(
+        lambda: _transport(address, settings), settings=settings, keys=keys, dial_ear=ear
+    )
     await _begin(store, namespace, partitions, default=64)
     return store
+
+
+def _transport(address: Address, settings: StoreSettings) -> Line | ClusterLines:
+    if address.kind == "cluster":
+        return ClusterLines(
+            address.hosts,
+            lambda host, port: dialler(_node(address, host, port), settings),
+            str(address),
+        )
+    return Line(dialler(address, settings), str(address))
 
 
 def _with_options(settings: StoreSettings, address: Address) -> StoreSettings:
@@ -149,6 +152,27 @@ async def _begin(
     except BaseException:
         await store.aclose()
         raise
+
+
+async def load_scripts(url: str) -> None:
+    """Give the server at `url`, or every primary of the cluster, the scripts of this package.
+
+    Raises BadStoreUrl or StoreUnavailable.
+    """
+    address, settings = parse(url), StoreSettings()
+    if address.folder is not None:
+        return  # its users may do so themselves
+    transport = _transport(address, settings)
+    try:
+        lines = [transport] if isinstance(transport, Line) else await transport.primaries()
+        for line in lines:
+            await scripts.load_all(line)
+    except ReplyError as error:
+        raise refused(str(address), error) from error
+    except (Unreachable, Ambiguous) as error:
+        raise StoreUnavailable(str(error)) from error
+    finally:
+        await transport.aclose()
 
 
 def dialler(address: Address, settings: StoreSettings, revive: Revive | None = None) -> Dial:
@@ -254,9 +278,14 @@ async def _named(sentinel: Address, address: Address, settings: StoreSettings) -
 
 
 def _tls(address: Address) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=address.ca_file)
-    if address.cert_file:
-        context.load_cert_chain(address.cert_file, address.key_file)
+    try:
+        context = ssl.create_default_context(cafile=address.ca_file)
+        if address.cert_file:
+            context.load_cert_chain(address.cert_file, address.key_file)
+    except OSError as error:  # SSLError too
+        names = ", ".join(filter(None, (address.ca_file, address.cert_file, address.key_file)))
+        why = error.strerror or str(error)
+        raise ConnectionError(f"a certificate or key cannot be used: {why}: {names}") from error
     if not address.verifies:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -285,7 +314,7 @@ def refused(address: str, error: ReplyError) -> StoreUnavailable:
     hint = {
         "NOAUTH": "Put the password into the address: redis://:PASSWORD@HOST.",
         "WRONGPASS": "The user name or password in the address is wrong.",
-        "NOPERM": "The user of this store lacks a permission.",
+        "NOPERM": "The user of this store lacks a permission; see: fsm-agent doctor --acl.",
         "MOVED": "This is a node of a cluster: use redis+cluster://.",
         "CROSSSLOT": "This is a cluster: use redis+cluster://.",
     }.get(error.code, "")

@@ -93,6 +93,12 @@ async def run(
     return _words(reply)
 
 
+async def load_all(transport: Transport) -> None:
+    """Give a server every script, for users that may not."""
+    for name in NAMES:
+        await transport.call("SCRIPT", "LOAD", load(name).text)
+
+
 async def run_then(
     transport: Transport,
     name: Name,

@@ -173,28 +173,47 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 @contextmanager
 def start_cluster(folder: Path) -> Iterator[int]:
     """Three nodes of the system's redis-server that share the slots: the first one's port."""
+    with start_cluster_nodes(folder) as nodes:
+        yield next(iter(nodes))
+
+
+@contextmanager
+def start_cluster_nodes(
+    folder: Path, *, has_replicas: bool = False
+) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+    """Three nodes that share the slots by their ports, then a replica of each where wanted."""
     binary = redis_binary()
-    ports = [free_port() for _ in range(3)]
-    nodes = []
+    ports = [free_port() for _ in range(6 if has_replicas else 3)]
+    nodes: dict[int, subprocess.Popen[bytes]] = {}
     for port in ports:
         home = folder / str(port)
         home.mkdir(parents=True)
         options = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(home), "--save", "")
         cluster = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-        nodes.append(subprocess.Popen([binary, *options, *cluster], stdout=subprocess.DEVNULL))
+        quick = ("--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0")
+        nodes[port] = subprocess.Popen(
+            [binary, *options, *cluster, *(quick if has_replicas else ())],
+            stdout=subprocess.DEVNULL,
+        )
     try:
-        for n, port in enumerate(ports):
+        for n, port in enumerate(ports[:3]):
             ask_node(port, f"CLUSTER ADDSLOTSRANGE {n * 5462} {min(n * 5462 + 5461, 16383)}", "OK")
+        for n, port in enumerate(ports):
             ask_node(port, f"CLUSTER SET-CONFIG-EPOCH {n + 1}", "OK")
         for port in ports[1:]:
             bus = ask_node(port, "CLUSTER NODES", "myself").partition("@")[2].partition(" ")[0]
             ask_node(ports[0], f"CLUSTER MEET 127.0.0.1 {port} {bus}", "OK")
         for port in ports:
             ask_node(port, "CLUSTER INFO", "cluster_state:ok")
-            ask_node(port, "CLUSTER INFO", "cluster_known_nodes:3")
-        yield ports[0]
+            ask_node(port, "CLUSTER INFO", f"cluster_known_nodes:{len(ports)}")
+        for primary, replica in zip(ports, ports[3:], strict=False):
+            name = ask_node(primary, "CLUSTER MYID", "$40").split("\r\n")[1]
+            ask_node(replica, f"CLUSTER REPLICATE {name}", "OK")
+        for replica in ports[3:]:
+            ask_node(replica, "INFO replication", "master_link_status:up")
+        yield nodes
     finally:
-        for node in nodes:
+        for node in nodes.values():
             node.kill()
             node.wait()
 
