@@ -10,12 +10,14 @@ from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
 from checkpoints.address import Address
+from checkpoints.settings import StoreSettings
 
 Level = Literal["green", "yellow", "red"]
 Facts = Mapping[str, Any]
 
 PACKAGES = ("transitions", "openai", "redis", "msgspec", "click", "rich")
 OLDEST = (6, 2)
+ALARM = StoreSettings().memory_alarm
 # From here on the known holes in the Lua engine are closed (CVE-2025-49844 and its siblings).
 MENDED = {
     "redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
@@ -87,6 +89,9 @@ def store(facts: Facts, address: Address, took_ms: int) -> list[Check]:
         _persistence(facts, is_embedded=address.folder is not None),
         _eviction(facts),
         _replication(facts, is_embedded=address.folder is not None),
+        _memory(facts),
+        _durability(facts, is_embedded=address.folder is not None),
+        _at_rest(facts),
         _exposure(facts, address),
         _promise(facts),
     ]
@@ -144,6 +149,9 @@ def _eviction(facts: Facts) -> Check:
     if not policy:
         return Check("eviction", "yellow", "the server does not say. It must be noeviction.")
     mend = "Set maxmemory-policy noeviction."
+    if policy.startswith("volatile") and str(facts.get("maxmemory", "")) != "0":
+        words = f"{policy}: a full server throws finished runs away that have an expiry"
+        return Check("eviction", "yellow", f"{words}. {mend}")
     if policy.startswith("volatile") or str(facts.get("maxmemory", "")) == "0":
         return Check("eviction", "yellow", f"{policy}: no run is evicted as things are. {mend}")
     return Check("eviction", "red", f"{policy}: a full server throws runs away. {mend}")
@@ -161,7 +169,57 @@ def _replication(facts: Facts, *, is_embedded: bool) -> Check:
     words = f"{count} replica(s), asynchronous: a failover may lose the last acknowledged steps"
     if not waits:
         return Check("copies", "yellow", f"{words}. Set min-replicas-to-write 1 to bound that.")
+    if waits > count:
+        words = f"{count} replica(s), and min-replicas-to-write {waits}: every write is refused"
+        return Check("copies", "red", f"{words}. Add replicas.")
     return Check("copies", "green", f"{words}, bounded by min-replicas-to-write {waits}")
+
+
+def _memory(facts: Facts) -> Check:
+    """How near the limit is at which a server refuses writes."""
+    used, limit = (int(facts.get(name, 0) or 0) for name in ("used_memory", "maxmemory"))
+    shown = f"{used >> 20} MiB used"
+    if not limit:
+        words = f"{shown}, no limit: set maxmemory, so that new runs are refused before others fail"
+        return Check("memory", "yellow" if used > 1 << 30 else "green", words)
+    words = f"{shown} of {limit >> 20} MiB"
+    share = used / limit
+    if share < ALARM - 0.15:
+        return Check("memory", "green", words)
+    remedy = "Raise maxmemory, or remove finished runs: fsm-agent prune."
+    if share < ALARM:
+        return Check("memory", "yellow", f"{words}; from {ALARM:.0%} no new runs. {remedy}")
+    return Check("memory", "red", f"{words}: new runs are refused. {remedy}")
+
+
+def _durability(facts: Facts, *, is_embedded: bool) -> Check:
+    """What is waited for beyond the primary's answer, and whether it can be had."""
+    policy = str(facts.get("durability", "none"))
+    replicas = int(facts.get("connected_slaves", 0) or 0)
+    if policy == "none":
+        if is_embedded or not replicas:
+            return Check(
+                "waits for", "green", "the server's answer: there are no copies to wait for"
+            )
+        words = "the primary's answer only: a failover may lose the start of an unsafe call, and it"
+        return Check(
+            "waits for", "yellow", f"{words} is made again then. Add ?durability=memory:1."
+        )
+    wanted = int(policy.partition(":")[2].partition(" ")[0])
+    if wanted > replicas:
+        words = f"{policy}, and there are {replicas} replica(s): nothing unsafe can start"
+        return Check("waits for", "red", f"{words}. Add replicas, or ask for fewer.")
+    return Check("waits for", "green", policy)
+
+
+def _at_rest(facts: Facts) -> Check:
+    """In what form bytes are kept. Never more of a key than its id."""
+    ids, size = facts.get("encryption") or (), facts.get("compress_from")
+    packed = f"; from {size} bytes on compressed" if size is not None else ""
+    if not ids:
+        return Check("at rest", "green", f"not encrypted{packed or ', not compressed'}")
+    others = f", {', '.join(ids[1:])} only to read" if ids[1:] else ""
+    return Check("at rest", "green", f"encrypted with the key {ids[0]}{others}{packed}")
 
 
 def _exposure(facts: Facts, address: Address) -> Check:

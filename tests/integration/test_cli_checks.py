@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from checkpoints.address import parse
+from checkpoints.testing.servers import start_redis
 from fsm_agent.cli import asjson
 from fsm_agent.cli.clean import cleaned, one_line, piece
 from fsm_agent.cli.demo import verdict
@@ -57,6 +58,16 @@ GOOD: dict[str, Any] = {
         ({"role": "slave"}, "copies", "red"),
         ({"connected_slaves": "0"}, "copies", "yellow"),
         ({"min-replicas-to-write": "0"}, "copies", "yellow"),
+        ({"min-replicas-to-write": "2"}, "copies", "red"),
+        ({"used_memory": "1000", "maxmemory": "2000"}, "memory", "green"),
+        ({"used_memory": "1700", "maxmemory": "2000"}, "memory", "yellow"),
+        ({"used_memory": "1900", "maxmemory": "2000"}, "memory", "red"),
+        ({"used_memory": str(2 << 30)}, "memory", "yellow"),
+        ({}, "waits for", "yellow"),
+        ({"connected_slaves": "0"}, "waits for", "green"),
+        ({"durability": "memory:1 before an unsafe tool starts"}, "waits for", "green"),
+        ({"durability": "disk:2 before every commit"}, "waits for", "red"),
+        ({"encryption": ("k2", "k1"), "compress_from": 1024}, "at rest", "green"),
         ({"bind": "* -::*", "protected-mode": "no"}, "access", "red"),
     ],
 )  # fmt: skip
@@ -161,3 +172,41 @@ def test_json_is_the_same_value_without_what_terminals_obey() -> None:
     assert json.loads(line) == value
     assert not {"\x9b", "\u202e", "\x1b"} & set(line)
     assert "é" in line
+
+
+def test_doctor_says_how_bytes_are_kept_and_prints_no_key(cli: Cli, tmp_path: Path) -> None:
+    key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+    sealed = {"FSM_AGENT_KEYS": f"k7:{key}", "FSM_AGENT_STORE": f"embedded:{tmp_path}/sealed"}
+
+    done = cli("doctor", env=sealed)
+    run = cli("run", "--agent", "desk.py:agent", "plain", env=sealed)
+    without = cli("list", env={"FSM_AGENT_STORE": sealed["FSM_AGENT_STORE"]})
+
+    assert "encrypted with the key k7" in done.out
+    assert (run.code, cli("show", run.run_id, env=sealed).code) == (0, 0)
+    assert (without.code, "Give its key: FSM_AGENT_KEYS" in without.err) == (2, True)
+    assert key not in done.out + done.err + run.err + without.err
+
+
+def test_doctor_prints_rules_that_a_server_takes(cli: Cli, tmp_path: Path) -> None:
+    socket = tmp_path / "r.sock"
+    rules = cli("doctor", "--acl").out.replace(">PASSWORD", ">pass")
+    (tmp_path / "users.acl").write_text(
+        "\n".join(line for line in rules.splitlines() if line.startswith("user "))
+    )
+    server = start_redis(socket, tmp_path, "--aclfile", str(tmp_path / "users.acl"))
+    try:
+        loaded = cli("doctor", "--load-scripts", "--store", f"unix://agents-loader:pass@{socket}")
+        strict = f"unix://agents-strict:pass@{socket}"
+        done = cli("run", "--agent", "desk.py:agent", "look", "--store", strict)
+        looked = cli("doctor", "--store", f"unix://agents:pass@{socket}")
+    finally:
+        server.kill()
+        server.wait()
+
+    assert (loaded.code, done.code) == (0, 0), (loaded, done)
+    assert "the server does not say" not in looked.out
+    assert "memory" in looked.out
+    assert {o["user"] for o in cli("doctor", "--acl", "--json").objects} == {
+        "agents", "agents-strict", "agents-loader",
+    }  # fmt: skip
