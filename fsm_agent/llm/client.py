@@ -73,7 +73,6 @@ class OpenAIModel:
         self._is_live, self._profile, self._constrain = is_live, profile, constrain
         self._profiles: dict[tuple[str, str], Profile] = {}
         self._builder = RequestBuilder()
-        self._openai: Any = None  # the module: its import waits for the first step
         self._connections = connections or Connections(self.limits)
 
     async def step(self, request: StepRequest, on_piece: Callable[[Piece], None]) -> Reply:
@@ -136,9 +135,7 @@ class OpenAIModel:
         on_piece: Callable[[Piece], None],
     ) -> Reply:
         """One request. Raises _Refused for an error status."""
-        if self._openai is None:
-            # The import takes a second or two, which other runs in this loop should not wait for.
-            self._openai = await asyncio.to_thread(importlib.import_module, "openai")
+        await self._connections.ready()
         request = sendable(request, profile)
         body = self._builder.body(request, endpoint.model, profile)
         reading = Reading(
@@ -175,9 +172,9 @@ class OpenAIModel:
             try:
                 posted = self._connections.posted(endpoint, body, start)
                 response = await stack.enter_async_context(posted)
-            except self._openai.APIStatusError as error:
+            except _sdk().APIStatusError as error:
                 raise _refused(error, len(body)) from None
-            except self._openai.APIConnectionError as error:
+            except _sdk().APIConnectionError as error:
                 raise _unreachable(error, endpoint) from error
             yield response
 
@@ -203,6 +200,10 @@ def _constraint_in_environment() -> Constraint | None:
                 f"FSM_AGENT_CONSTRAINT is {other!r}. Set it to grammar (llama.cpp), to regex "
                 "(vLLM, SGLang), or not at all."
             )
+
+
+def _sdk() -> Any:
+    return importlib.import_module("openai")  # looked at only once something was raised
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:

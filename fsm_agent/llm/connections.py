@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -80,6 +81,12 @@ class Connections:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnections] = {}
+
+    async def ready(self) -> None:
+        """Have what requests are made with, before their time is measured."""
+        if "openai" not in sys.modules:
+            # The import takes a second or two, which other runs in this loop should not wait for.
+            await asyncio.to_thread(preload)
 
     def start(self) -> Start:
         """A place among the requests on their way out, as a context manager."""
@@ -189,6 +196,11 @@ _OPTIONS = {
 async def _watch_start(request: Any) -> None:
     if start := _start.get(None):
         request.extensions = {**request.extensions, "trace": start.heard}
+
+
+def preload() -> None:
+    """Import the SDK now, which otherwise waits for the first request."""
+    import_module("openai")
 
 
 def status_error(

@@ -42,6 +42,9 @@ class ScriptedConnections(Connections):
         self._answering = Answering(script)
         self._count = 0
 
+    async def ready(self) -> None:
+        """See Connections. A script needs no SDK."""
+
     @asynccontextmanager
     async def posted(self, endpoint: Endpoint, body: bytes, start: Start) -> AsyncIterator[Any]:
         """See Connections. Raises the SDK's APIStatusError where the script says so."""

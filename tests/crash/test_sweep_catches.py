@@ -59,7 +59,7 @@ def test_the_answer_alone_would_have_passed_a_runtime_without_intents() -> None:
         report = swept("effect refund#1:before=kill")
 
     report.same_answer()
-    with pytest.raises(AssertionError, match="refund did not take effect 1 time"):
+    with pytest.raises(AssertionError, match=r"refund \(unsafe\) took effect 2 times"):
         report.effect_once("refund")
 
 

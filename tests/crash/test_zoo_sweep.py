@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ OTHERS = ("signal#", "release#", "create#2")  # of the child run
 
 @pytest.fixture(scope="module")
 def scenario() -> Scenario:
-    importlib.import_module("openai")  # once, and not in each process
     agent = load_agent(f"{ZOO}:agent")
     module = sys.modules["fsm_agent_file_zoo"]
     return Scenario(

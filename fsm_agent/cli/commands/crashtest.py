@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shlex
 import shutil
@@ -205,7 +204,6 @@ def _demo() -> _Subject:
             os.environ["REFUND_DESK_DIR"] = str(desk)
         return agent
 
-    _import_client()
     return _Subject(
         agent, make_agent, lambda: scripted_model(SCRIPT), TASK, "fsm-agent crashtest --demo"
     )
@@ -222,25 +220,20 @@ def _scripted(place: str) -> Callable[[], Model]:
     except Exception as error:  # whatever the file does when it is run
         cause = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         raise CliError(f"{place} fails when imported: {cause}. Mend the file.", USAGE) from error
-    _import_client()
     return lambda: scripted_model(script)
 
 
 def _configured(stack: ExitStack, agent: Agent) -> Callable[[], Model]:
     from fsm_agent.cli.opening import check_model
     from fsm_agent.llm.client import OpenAIModel
+    from fsm_agent.llm.connections import preload
     from fsm_agent.testing.crash.memory import RememberingModel
 
     check_model(agent)
-    _import_client()
+    preload()  # once here, and not in each of some hundred processes
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fsm-crash-model-")))
     say("note: no --script, so the configured model is asked: once for each different request.")
     return lambda: RememberingModel(OpenAIModel(), folder)
-
-
-def _import_client() -> None:
-    # Here, once: each of some hundred processes is a copy of this one.
-    importlib.import_module("openai")
 
 
 def _person(approve: str, agent: Agent) -> Person:

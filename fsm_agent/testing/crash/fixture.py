@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable
@@ -92,13 +91,14 @@ def _maker(
 ) -> Callable[[], Model]:
     if model is not None:
         return model
-    importlib.import_module("openai")  # once here, and not in each of some hundred processes
     if script is not None:
         from fsm_agent.testing.scripted import scripted_model
 
         return lambda: scripted_model(script)
     from fsm_agent.llm.client import OpenAIModel
+    from fsm_agent.llm.connections import preload
 
     from .memory import RememberingModel
 
+    preload()  # once here, and not in each of some hundred processes
     return lambda: RememberingModel(OpenAIModel(), folder)
