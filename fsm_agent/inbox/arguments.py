@@ -63,7 +63,7 @@ def editable(arguments: str) -> str:
     """The arguments as JSON to be changed by hand; what cannot be seen stands as its number."""
     text = json.dumps(_value(arguments), indent=2, ensure_ascii=False)
     return "".join(
-        f"\\u{ord(char):04x}" if char != "\n" and ord(char) < 0x10000 and is_hidden(char) else char
+        f"\\u{ord(char):04x}" if "~" < char < "\U00010000" and is_hidden(char) else char
         for char in text
     )
 

@@ -1,0 +1,141 @@
+"""Secrets taken out of text before it is kept, logged or shown: known values, and known forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from .event import LiveEvent
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+MARK = "[secret]"
+SHORTEST = 8  # of a known value: a shorter one may be a word like any other
+_SECRET_NAME = re.compile(
+    r"(^|_)(key|token|secret|password|passwd|pwd|credentials?|auth|dsn)($|_)|apikey", re.IGNORECASE
+)
+_FORMS = re.compile(
+    r"""
+      \b(?:sk|rk|pk)-(?:[A-Za-z0-9]+[-_])*[A-Za-z0-9_-]{20,}                   # OpenAI, Anthropic
+    | \b(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,}                         # Stripe
+    | \b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{40,}  # GitHub
+    | \bglpat-[A-Za-z0-9_-]{18,}                                                 # GitLab
+    | \bxox[abeoprs]-[A-Za-z0-9-]{10,}                                           # Slack
+    | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b                                              # AWS
+    | \bAIza[A-Za-z0-9_-]{30,}                                                   # Google
+    | \bhf_[A-Za-z0-9]{30,}                                                      # Hugging Face
+    | \beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}            # JWT
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----(?:[^-]|-(?!----END))*(?:-----END\ [A-Z ]*PRIVATE\ KEY-----)?
+    | (?<=://)[^/\s:@"'<>]*:[^/\s@"'<>]+(?=@)                                    # URL: user and password
+    | (?i:(?<=bearer\ )|(?<=basic\ ))[A-Za-z0-9._~+/=-]{16,}                     # Authorization
+    """,
+    re.VERBOSE,
+)
+# Looking for these costs a microsecond; text without any of them has no secret of a known form.
+_SIGNS = (
+    "sk-", "rk-", "pk-", "sk_", "rk_", "whsec_", "gh", "glpat-", "xox", "AKIA", "ASIA", "AIza", "hf_",
+    "eyJ", "PRIVATE KEY", "://",
+)  # fmt: skip
+_SCHEMES = re.compile(r"bearer |basic ", re.IGNORECASE)
+
+
+class Redactor:
+    """Takes secrets out. One that was made with nothing still knows the forms."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        known = sorted({v for v in values if len(v) >= SHORTEST}, key=len, reverse=True)
+        self._values = known
+        # As they stand inside of JSON too, where quotes and backslashes are escaped.
+        escaped = {msgspec.json.encode(v)[1:-1].decode(errors="replace") for v in known}
+        self._known = [*known, *sorted(escaped - set(known), key=len, reverse=True)]
+
+    def text(self, text: str) -> str:
+        """`text` with a mark in place of each secret."""
+        for value in self._known:
+            if value in text:
+                text = text.replace(value, MARK)
+        if any(sign in text for sign in _SIGNS) or _SCHEMES.search(text):
+            text = _FORMS.sub(MARK, text)
+        return text
+
+    def struct(self, struct: T) -> T:
+        """A struct of any depth, every text of it redacted. The same one if there was nothing."""
+        changed = {
+            name: new
+            for name in struct.__struct_fields__
+            if (new := self._value(old := getattr(struct, name))) is not old
+        }
+        return msgspec.structs.replace(struct, **changed) if changed else struct
+
+    def plain(self, value: Any) -> Any:
+        """Texts inside of lists and mappings; what a mapping says under a secret's name as well."""
+        if isinstance(value, Mapping):
+            return {
+                key: MARK if is_secret_name(str(key)) and isinstance(item, str) and item
+                else self.plain(item)
+                for key, item in value.items()
+            }  # fmt: skip
+        return self._value(value)
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case str():
+                new: Any = self.text(value)
+                return value if new == value else new
+            case msgspec.Struct():
+                return self.struct(value)
+            case tuple() | list():
+                items = [self._value(item) for item in value]
+                if all(new is old for new, old in zip(items, value, strict=True)):
+                    return value
+                return tuple(items) if isinstance(value, tuple) else items
+            case _:
+                return value
+
+
+class LiveRedactor:
+    """Text that comes in pieces: what may be the beginning of a secret waits for its end."""
+
+    LONGEST = 4_000  # of a word that is held back
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held: dict[tuple[str, int, str, str], str] = {}
+
+    def event(self, event: LiveEvent) -> LiveEvent:
+        """The event with as much of its text as is known to be no secret."""
+        key = (event.run_id, event.attempt, event.channel, event.call_id)
+        if event.channel == "retracted":
+            self._held = {k: v for k, v in self._held.items() if k[0] != event.run_id}
+            return event
+        if event.channel == "progress":
+            return msgspec.structs.replace(event, text=self._redactor.text(event.text))
+        text = self._held.pop(key, "") + event.text
+        cut = max(text.rfind(" "), text.rfind("\n")) + 1
+        if "PRIVATE KEY" in text[:cut] and "-----END" not in text:
+            cut = text.find("-----BEGIN")
+        if len(text) - cut > self.LONGEST:
+            cut = len(text)
+        self._forget_others(key)
+        if rest := text[cut:]:
+            self._held[key] = rest
+        return msgspec.structs.replace(event, text=self._redactor.text(text[:cut]))
+
+    def _forget_others(self, key: tuple[str, int, str, str]) -> None:
+        """What an earlier attempt of the run held back is never told: its entry has all of it."""
+        old = [k for k in self._held if k[0] == key[0] and k[1] < key[1]]
+        for each in old:
+            del self._held[each]
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name is one: OPENAI_API_KEY, authorization, db-password."""
+    return bool(_SECRET_NAME.search(re.sub(r"[^A-Za-z0-9]+", "_", name)))
+
+
+def secret_values(environ: Mapping[str, str]) -> list[str]:
+    """The values of an environment that are secrets by their names."""
+    return [value for name, value in environ.items() if is_secret_name(name)]
