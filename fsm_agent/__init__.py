@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from fsm_agent.capabilities.react import react
     from fsm_agent.capabilities.research import research
     from fsm_agent.capabilities.solve import solve
+    from fsm_agent.context.policies import Context, Summary
     from fsm_agent.notify.webhook import Webhook
+    from fsm_agent.reflection.critic import Critic
+    from fsm_agent.reflection.money import Price
+    from fsm_agent.reflection.scene import Progress
+    from fsm_agent.reflection.settings import Reflection
     from fsm_agent.run.content import Source
     from fsm_agent.run.limits import Limits
     from fsm_agent.runtime import Result, Runtime, run_sync
@@ -50,6 +55,12 @@ _HOMES = {
     "react": "fsm_agent.capabilities.react",
     "research": "fsm_agent.capabilities.research",
     "solve": "fsm_agent.capabilities.solve",
+    "Context": "fsm_agent.context.policies",
+    "Critic": "fsm_agent.reflection.critic",
+    "Price": "fsm_agent.reflection.money",
+    "Progress": "fsm_agent.reflection.scene",
+    "Reflection": "fsm_agent.reflection.settings",
+    "Summary": "fsm_agent.context.policies",
     "Limits": "fsm_agent.run.limits",
     "Result": "fsm_agent.runtime",
     "Runtime": "fsm_agent.runtime",
@@ -81,14 +92,20 @@ _HOMES = {
 __all__ = [
     "Agent",
     "Capability",
+    "Context",
+    "Critic",
     "Hooks",
     "Limits",
     "McpServer",
     "Phase",
+    "Price",
+    "Progress",
+    "Reflection",
     "Resources",
     "Result",
     "Runtime",
     "Source",
+    "Summary",
     "Tool",
     "ToolContext",
     "Webhook",

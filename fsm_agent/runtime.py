@@ -26,6 +26,7 @@ from fsm_agent.capabilities.thread import carried
 from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.engine import live, threads
 from fsm_agent.engine.children import rouse
+from fsm_agent.engine.costs import check_prices
 from fsm_agent.engine.deps import Deps, EngineSettings
 from fsm_agent.engine.live import LivePublisher
 from fsm_agent.engine.resume import load, unfold, work_on
@@ -68,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     turns: int = 0
     spent_tokens: int = 0
+    spent_money: float = 0.0  # in the currency of the agent's prices
     asks: tuple[str, ...] = ()
     closing: str | None = None  # what a tool has said the run ends with, once nothing waits
     sources: tuple[Source, ...] = ()  # that tools gave with their results
@@ -202,7 +204,8 @@ class Runtime(People, Versions):
 
         Raises RunExists if the id began with another input, ThreadBusy, BadRunId, or UsageError
         for an empty or endless task, for no `requester` where a tool may not be approved by them,
-        and for a run to continue that is not over; RunNotFound if there is none.
+        for a limit on money where the agent's model has no price, and for a run to continue that
+        is not over; RunNotFound if there is none.
         """
         task = clean_text(task)
         if not task.strip():
@@ -227,6 +230,7 @@ class Runtime(People, Versions):
             facts.append(await self._carried(continues, agent))
         record = Record(None, self._deps.clock.wall_ms(), tuple(facts))
         run = apply(Run(run_id=run_id), record)
+        check_prices(run, agent)
         await self._deps.store.create(
             RunId(run_id),
             op=_digest(created, filed, continues),
@@ -450,7 +454,7 @@ def _check_requester(agent: Agent, requester: str) -> None:
 
 def _digest(created: Created, filed: Filed, continues: str | None) -> str:
     """Equal for the same input, whatever version of the agent's code starts it."""
-    given = msgspec.msgpack.encode(replace_fields(created, fingerprint=""))
+    given = codec.encode(Record(None, 0, (replace_fields(created, fingerprint=""),)))
     if filed != Filed():
         given += msgspec.msgpack.encode(filed)
     if continues is not None:
@@ -469,6 +473,7 @@ def _result(run: Run, status: Status, agent: Agent | None = None) -> Result:
         message=failure.message if failure else "",
         turns=run.turns,
         spent_tokens=run.spent_tokens,
+        spent_money=run.spent_micros / 1_000_000,
         asks=() if run.is_over else tuple(ask.ask_id for ask in run.open_asks),
         closing=_closing(run),
         sources=run.sources,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from fsm_agent.context.policies import Context
 from fsm_agent.context.tokens import DEFAULT_REPLY_TOKENS, tokens_of
 from fsm_agent.errors import BadAgent, did_you_mean
 from fsm_agent.labels.protocol import DEFAULT, LabelProtocol
 from fsm_agent.llm.model import ToolSpec
+from fsm_agent.reflection.critic import Critic
+from fsm_agent.reflection.money import Price, price_of
+from fsm_agent.reflection.settings import Reflection
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import Run
 from fsm_agent.tools.registry import Registry, Tool, tool
@@ -63,6 +67,9 @@ class Agent:
     to a run that began with other tools, protocol or instructions: 'warn' goes on, with a log line
     and a fact in the journal; 'continue' goes on with the fact alone; 'park' gives the run back
     until the old code takes it or a person accepts the change.
+    `context` says what happens when the messages no longer fit into `context_tokens`, `reflection`
+    by which policies a run is judged, `critic` asks a model to look over it, and `prices` (by
+    model) let limits on money hold.
 
     `output` is the type of the final answer, such as a msgspec Struct: the model is told its
     schema, what does not fit is corrected like any violation, and `Result.value` is the value.
@@ -93,6 +100,10 @@ class Agent:
         hooks: Hooks | None = None,
         keep_s: float | None = None,
         on_change: OnChange = "warn",
+        context: Context | None = None,
+        reflection: Reflection | None = None,
+        critic: Critic | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         if not name or len(name) > 64:
             raise BadAgent(f"{name!r} is not a name for an agent. Use 1 to 64 characters.")
@@ -118,6 +129,10 @@ class Agent:
         self.parallel_calls = parallel_calls
         self.batch_output_chars = batch_output_chars
         self.may_rescue = may_rescue
+        self.context = context or Context()
+        self.reflection = reflection or Reflection()
+        self.critic = critic
+        self.prices = dict(prices or {})
         self.on_change = on_change
         self.keep_s = keep_s
         self.output = Output(output) if output is not None else None
@@ -178,14 +193,13 @@ class Agent:
         return self.max_tokens or DEFAULT_REPLY_TOKENS
 
     @property
-    def message_tokens(self) -> int:
-        """What is left of the context for messages."""
-        return max(1, self.context_tokens - tokens_of(self._overhead_chars))
+    def overhead_tokens(self) -> int:
+        """What every request carries besides the messages, by plain estimate."""
+        return tokens_of(self._overhead_chars)
 
-    @property
-    def overhead_chars(self) -> int:
-        """Characters that every request carries besides the messages, roughly."""
-        return self._overhead_chars
+    def price(self, model: str | None = None) -> Price | None:
+        """What a model costs, the agent's own by default; None where the table has none."""
+        return price_of(self.prices, model or self.model)
 
     def offer(self, run: Run) -> Offer:
         """What the model gets in the run's next turn. Raises UsageError for an unknown phase.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from fsm_agent.run.record import OpenCall, Run, Step
+from fsm_agent.run.record import OpenCall, PlanStep, Run
 from fsm_agent.tools.registry import Tool, tool
 from fsm_agent.tools.rule import Approval
 
@@ -119,7 +119,7 @@ def shown(run: Run) -> str:
     return "The plan:\n" + "\n".join(lines)
 
 
-def _mark(step: Step, *, is_now: bool) -> str:
+def _mark(step: PlanStep, *, is_now: bool) -> str:
     if step.status != "open":
         return f" [{step.status}]"
     return " [now]" if is_now else ""

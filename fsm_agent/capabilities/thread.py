@@ -24,7 +24,8 @@ def carried(before: Run, agent: Agent) -> Carried:
     It holds what people said, what the agent said to them, and how the run ended; not its thinking,
     and not its tools' results, which may be out of date by now. The newest words are kept.
     """
-    room_tokens = min(int(agent.message_tokens * SHARE), MAX_TOKENS)
+    room = max(1, agent.context_tokens - agent.overhead_tokens)
+    room_tokens = min(int(room * SHARE), MAX_TOKENS)
     most_chars = int(room_tokens * CHARS_PER_TOKEN / 4)
     words = [*(before.carried.messages if before.carried else ())]
     words += [_cut(message, most_chars) for message in _words(before, agent)]

@@ -45,6 +45,8 @@ def _end_answered(result: Result, view: View | None, limits: Limits | None) -> i
     if not current().is_json and not is_shown:
         put(cleaned(result.answer or ""))
     used = f"{turns(result.turns)}, {result.spent_tokens:,} tokens"
+    if result.spent_money:
+        used = f"{used}, {result.spent_money:.4g} in money"
     if not result.is_completed:
         say(f"warning: the answer is not completed. {early(result.reason, limits)} ({used}).")
         return failures.FAILED

@@ -120,7 +120,8 @@ def _lines(replayed: Replayed) -> Iterator[str]:
         yield f"  failure    {run.failure.reason}: {one_line(run.failure.message, 200)}"
     hidden = max(0, len(run.messages) - SHOWN)
     earlier = f", {hidden} earlier ones not shown (--json has all)" if hidden else ""
-    yield f"  messages   {len(run.messages)}, {run.message_chars:,} characters{earlier}"
+    chars = sum(len(message.text) for message in run.messages)
+    yield f"  messages   {len(run.messages)}, {chars:,} characters{earlier}"
     for message in run.messages[hidden:]:
         yield f"    {_role(message):<9}  {_words(message)}"
 

@@ -2,62 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from fsm_agent.run.content import Message, NoteMessage, ToolMessage
-from fsm_agent.run.record import message_size
+from msgspec.structs import replace
 
-from .tokens import tokens_of
+from fsm_agent.run.content import Message, NoteMessage, ToolMessage, UserMessage
+from fsm_agent.run.delta import Cut
+from fsm_agent.run.record import Run, message_size
 
-KEPT_SHARE = 0.75  # of the budget, after a cut: many turns then share one beginning
+from .policies import Context
+from .tokens import shortened, tokens_of
+
+LEAST_CHARS = 200  # of a message that is cut
 
 
 class Window:
-    """The task and the newest messages that fit in a budget, kept up to date turn by turn.
+    """The view of one run, at the cost of what is new to it.
 
-    The first message (the task) always stays, and so does the newest group, however long: a
-    window that is still too long is the provider's to refuse. A call is never parted from its
-    results. Where messages are left out, a note says how many. When the budget is passed, old
-    groups go until three quarters of it are left, so a turn costs work for its own messages
-    only, and providers can reuse what they cached of the beginning. The view depends on the
-    history alone, not on when it was looked at.
+    What is left out is a fact on record (`run.cut`), so the view depends on the journal alone,
+    not on who looks at it or when. Only the sums are kept here.
     """
 
-    def __init__(self, budget_tokens: int) -> None:
-        self._budget = budget_tokens
-        self._sizes: list[int] = []
-        self._start = 1  # of the messages shown after the task
-        self._tokens = 0  # of the task and all from `_start` on
+    def __init__(
+        self, context_tokens: int, context: Context | None = None, *, overhead_tokens: int = 0
+    ) -> None:
+        """`context_tokens` as the provider counts, of which a request's rest takes
+        `overhead_tokens` by plain estimate: instructions, tools, protocol."""
+        self._context_tokens, self.overhead_tokens = context_tokens, overhead_tokens
+        self._context = context or Context()
+        self._cut: Cut | None = None  # of which `_sum` is the cost
+        self._was_refused = False
+        self._counted = 0  # messages whose size is in the sum
+        self._sum = 0
 
-    def view(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """What to show of `messages`, which only ever grow from call to call."""
-        for index in range(len(self._sizes), len(messages)):
-            size = tokens_of(message_size(messages[index]))
-            self._sizes.append(size)
-            self._tokens += size
-            if self._tokens > self._budget:
-                self._cut(messages)
-        if self._start == 1:
-            return tuple(messages)
-        note = NoteMessage(f"[{self._start - 1} earlier messages are left out here.]")
-        return (messages[0], note, *messages[self._start :])
+    def budget(self, run: Run) -> int:
+        """Tokens for the messages, by plain estimate: corrected by what providers counted, and
+        smaller after a request that was too long."""
+        tokens = self._context_tokens / run.token_scale
+        tokens = min(tokens, run.most_tokens or tokens) - self.overhead_tokens
+        if self._context.summary:
+            tokens -= self._context.summary.max_tokens
+        return max(1, round(tokens))
 
-    @property
-    def tokens(self) -> int:
-        """Roughly what the last view costs."""
-        return self._tokens
+    def tokens(self, run: Run) -> int:
+        """What the view costs, by plain estimate."""
+        cut, was_refused = run.cut, bool(run.most_tokens)
+        if cut is not self._cut or was_refused is not self._was_refused:
+            self._cut, self._was_refused, self._counted = cut, was_refused, cut.start
+            self._sum = self._cost(run, cut, (0, *cut.pinned))
+        self._sum += self._cost(run, cut, range(self._counted, len(run.messages)))
+        self._counted = len(run.messages)
+        return self._sum + (tokens_of(len(run.summary.text)) if run.summary else 0)
 
-    def _cut(self, messages: Sequence[Message]) -> None:
-        while self._tokens > self._budget * KEPT_SHARE:
-            end = self._group_end(messages)
-            if end is None:
-                return
-            self._tokens -= sum(self._sizes[self._start : end])
-            self._start = end
+    def _cost(self, run: Run, cut: Cut, indices: Iterable[int]) -> int:
+        return sum(tokens_of(message_size(self._shown(run, cut, n))) for n in indices)
 
-    def _group_end(self, messages: Sequence[Message]) -> int | None:
-        """Where the oldest group shown ends; None if it is the newest one, which stays."""
-        for index in range(self._start + 1, len(self._sizes)):
-            if not isinstance(messages[index], ToolMessage):
-                return index
-        return None
+    def plan(self, run: Run) -> Cut:
+        """The cut that the next request needs: the one on record while everything fits."""
+        budget = self.budget(run)
+        if self.tokens(run) <= budget:
+            return run.cut
+        goal = int(budget * self._context.keep)
+        groups = list(_groups(run.messages, run.cut.start))
+        fresh = groups[-self._context.fresh :][0][0] if groups else run.cut.start
+        cut = replace(run.cut, trim=max(run.cut.trim, fresh), most_chars=0)
+        sizes = [self._cost(run, cut, range(*group)) for group in groups]
+        pinned = [(*group, self._cost(run, cut, range(*group))) for group in self._pinned(run)]
+        pinned = self._affordable(pinned, budget)
+        task, dropped = self._cost(run, cut, (0,)), 0
+        while dropped < len(groups) - 1:
+            if task + sum(cost for _, _, cost in pinned) + sum(sizes[dropped:]) <= goal:
+                break
+            if self._is_pinned(run, groups[dropped]):
+                pinned = self._affordable([*pinned, (*groups[dropped], sizes[dropped])], budget)
+            dropped += 1
+        start = groups[dropped][0] if groups else run.cut.start
+        kept = tuple(n for begin, end, _ in pinned for n in range(begin, end))
+        return self._fitted(run, replace(cut, start=start, pinned=kept), budget)
+
+    def may_shrink(self, run: Run, refused: Run) -> bool:
+        """Whether the next request of `refused`, which is `run` after its last one was too long,
+        would hold less than that one."""
+        cut = self.plan(refused)
+        indices = (0, *cut.pinned, *range(cut.start, len(run.messages)))
+        before = (0, *run.cut.pinned, *range(run.cut.start, len(run.messages)))
+        return self._cost(refused, cut, indices) < self._cost(run, run.cut, before)
+
+    def _pinned(self, run: Run) -> list[tuple[int, int]]:
+        """The pinned messages as the groups that they are."""
+        groups: list[tuple[int, int]] = []
+        for index in run.cut.pinned:
+            if groups and isinstance(run.messages[index], ToolMessage):
+                groups[-1] = (groups[-1][0], index + 1)
+            else:
+                groups.append((index, index + 1))
+        return groups
+
+    def _is_pinned(self, run: Run, group: tuple[int, int]) -> bool:
+        first, *results = run.messages[group[0] : group[1]]
+        if isinstance(first, UserMessage):
+            return True
+        names = {message.name for message in results if isinstance(message, ToolMessage)}
+        return bool(names.intersection(self._context.pin_tools))
+
+    def _affordable(
+        self, pinned: list[tuple[int, int, int]], budget: int
+    ) -> list[tuple[int, int, int]]:
+        """The newest of them that fit into their share."""
+        left, kept = int(budget * self._context.pin_share), []
+        for group in reversed(pinned):
+            if group[2] > left:
+                break
+            left -= group[2]
+            kept.append(group)
+        return kept[::-1]
+
+    def _fitted(self, run: Run, cut: Cut, budget: int) -> Cut:
+        """The cut with a limit for each message, where even the newest group is too long."""
+        indices = (0, *cut.pinned, *range(cut.start, len(run.messages)))
+        most = max(len(run.messages[n].text) for n in indices)
+        cost, fitted = self._cost(run, cut, indices), cut
+        while cost > budget and most > LEAST_CHARS:
+            most = max(most // 2, LEAST_CHARS)
+            shorter = replace(cut, most_chars=most)
+            if (less := self._cost(run, shorter, indices)) < cost:
+                cost, fitted = less, shorter
+        return fitted
+
+    def view(self, run: Run) -> tuple[Message, ...]:
+        """What to show of the run's messages, under the cut on record."""
+        cut, messages = run.cut, run.messages
+        if cut == Cut(1):
+            return messages
+        last = max(cut.trim, len(messages) if cut.most_chars else 0, cut.start)
+        shown = [self._shown(run, cut, n) for n in (0, *cut.pinned)]
+        left_out = cut.start - 1 - len(cut.pinned)
+        if left_out:
+            shown.append(NoteMessage(_note(run, left_out)))
+        shown += (self._shown(run, cut, n) for n in range(cut.start, last))
+        return (*shown, *messages[last:])
+
+    def _shown(self, run: Run, cut: Cut, index: int) -> Message:
+        """A message as the view has it: perhaps in short."""
+        message = run.messages[index]
+        most = cut.most_chars
+        if isinstance(message, ToolMessage):
+            if index < cut.trim:
+                most = min(most or self._context.trimmed_chars, self._context.trimmed_chars)
+        elif isinstance(message, UserMessage) and not run.most_tokens:
+            return message
+        if not most or len(message.text) <= most:
+            return message
+        return replace(message, text=shortened(message.text, most))
+
+
+def _groups(messages: Sequence[Message], start: int) -> Iterator[tuple[int, int]]:
+    """From `start` on: each message that is no result, with the results that follow it."""
+    begin = start
+    for index in range(start + 1, len(messages)):
+        if not isinstance(messages[index], ToolMessage):
+            yield begin, index
+            begin = index
+    if begin < len(messages):
+        yield begin, len(messages)
+
+
+def _note(run: Run, left_out: int) -> str:
+    note = f"[{left_out} earlier messages are left out here.]"
+    if run.summary and run.summary.text:
+        return f"{note}\nWhat was said and found in them, in short:\n{run.summary.text}"
+    return note

@@ -20,8 +20,9 @@ MAX_REASON_CHARS = 160
 def facts_of(call_id: str, result: Result, blob: str) -> tuple[AnyDelta, ...]:
     """The result as it goes on record, with what there is to it besides its text."""
     detail = Detailed(
-        call_id, result.ends, result.arguments, result.sources, result.spent_tokens, result.raised
-    )
+        call_id, result.ends, result.arguments, result.sources, result.spent_tokens,
+        result.raised, result.spent_micros,
+    )  # fmt: skip
     settled = Settled(call_id, result.status, result.text, result.took_ms, blob)
     return (settled,) if detail == Detailed(call_id) else (detail, settled)
 

@@ -10,6 +10,7 @@ from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import CodeChanged, UnknownTool
 from fsm_agent.run.delta import Delegated, Intended, Judged, Settled, Versioned
 from fsm_agent.run.record import OpenCall, Run
+from fsm_agent.run.step import call_digest
 from fsm_agent.run.tally import Numbers
 from fsm_agent.tools import dispatch, effects
 from fsm_agent.tools.arguments import Bound, Refused
@@ -107,6 +108,9 @@ class Scene:
         if call.call.problem:
             text = f"The call was not made: {call.call.problem}."
             return Settled(call_id, "error", text)
+        if not call.starts and not call.ruling and self._is_barred(call):
+            text = "The call was not made again: it has brought the same, again and again."
+            return Settled(call_id, "duplicate", text)
         try:
             tool = self.agent.registry.get(name)
         except UnknownTool as error:
@@ -136,6 +140,9 @@ class Scene:
         if verdict and verdict.asks:
             return self._ask_approval(call, tool, bound, verdict.reason)._replace(judged=new)
         return replace(self._start(call, tool, bound), judged=new)
+
+    def _is_barred(self, call: OpenCall) -> bool:
+        return call_digest(call.call.name, call.call.arguments) in self.run.barred
 
     def _ask_approval(
         self, call: OpenCall, tool: Tool[..., Any], bound: Bound, why: str

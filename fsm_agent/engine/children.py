@@ -63,7 +63,11 @@ def child_of(run: Run, call: OpenCall, tool: AgentTool, key: str, agent: Agent) 
     left = run.limits.tokens - run.spent_tokens - run.reserved_tokens - run.granted_tokens
     waiting = [c for c in run.calls if not c.delegated and not c.result and _is_child(c, agent)]
     grant = min(tool.agent.limits.tokens, int(left * tool.share / max(1, len(waiting))))
-    return Delegated(call.call.call_id, f"c-{key[:40]}", max(0, grant))
+    most, micros = run.limits.micros, 0
+    if most is not None:
+        spare = most - run.spent_micros - run.reserved_micros - run.granted_micros
+        micros = max(0, int(spare * tool.share / max(1, len(waiting))))
+    return Delegated(call.call.call_id, f"c-{key[:40]}", max(0, grant), micros)
 
 
 def _is_child(call: OpenCall, agent: Agent) -> bool:
@@ -112,8 +116,11 @@ async def cancel_children(
                 with suppress(RunBusy, LeaseLost, AgentError):
                     await _drive(child, tool.agent, session.lease.owner, deps)
         with suppress(CheckpointError):
-            tokens = (await _read(child, deps)).spent_tokens
-            spent.append(Detailed(call.call.call_id, spent_tokens=tokens))
+            run = await _read(child, deps)
+            detail = Detailed(
+                call.call.call_id, spent_tokens=run.spent_tokens, spent_micros=run.spent_micros
+            )
+            spent.append(detail)
     return tuple(spent)
 
 
@@ -126,6 +133,11 @@ async def rouse(store: Store, parent: str, child: str, occasion: str) -> None:
 
 async def _create(parent: Run, delegated: Delegated, agent: Agent, task: str, deps: Deps) -> None:
     limits: Limits = msgspec.structs.replace(agent.limits, tokens=delegated.grant_tokens)
+    if parent.limits.micros is not None:
+        own, granted = agent.limits.money, delegated.grant_micros / 1_000_000
+        limits = msgspec.structs.replace(
+            limits, money=min(granted, granted if own is None else own)
+        )
     created = Created(agent.name, clean_text(task), limits, parent.requester, agent.fingerprint())
     nested = Nested(parent.run_id, delegated.call_id)
     filed = Filed(parent.filed.tenant, parent.filed.priority)
@@ -166,7 +178,7 @@ def _result(run: Run, tool: AgentTool) -> Result:
         text = f"{tool.agent.name} (run {run.run_id}) did not finish. {why}"
         return Result(
             status="error", text=text, took_ms=took_ms, spent_tokens=run.spent_tokens,
-            sources=run.sources, raised=run.raised,
+            spent_micros=run.spent_micros, sources=run.sources, raised=run.raised,
         )  # fmt: skip
     shown = show(run.answer.text, tool.max_output_chars)
     return Result(
@@ -175,6 +187,7 @@ def _result(run: Run, tool: AgentTool) -> Result:
         full=shown.full,
         took_ms=took_ms,
         spent_tokens=run.spent_tokens,
+        spent_micros=run.spent_micros,
         sources=run.sources,
         raised=run.raised,
     )

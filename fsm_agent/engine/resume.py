@@ -91,9 +91,14 @@ async def _load(claim: Claim, agent: Agent, deps: Deps) -> Session:
             f"run {run.run_id!r} belongs to the agent {run.agent!r}, not to {agent.name!r}. "
             "Name the right agent with --agent."
         )
+    # What is carried over from another run is said anew with each request.
     history_tokens = sum(tokens_of(message_size(message)) for message in run.history)
-    room = max(1, agent.message_tokens - history_tokens)
-    session = Session(run, claim, chain, deps, Window(room), keep_s=agent.keep_s)
+    window = Window(
+        agent.context_tokens,
+        agent.context,
+        overhead_tokens=agent.overhead_tokens + history_tokens,
+    )
+    session = Session(run, claim, chain, deps, window, keep_s=agent.keep_s)
     if claim.head.mail:
         await session.read_mail()
     # Whoever cancels a run needs no particular code for it.

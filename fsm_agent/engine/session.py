@@ -18,6 +18,7 @@ from fsm_agent.run.delta import (
     Intended,
     Resumed,
     Settled,
+    Summarised,
     Versioned,
     Withheld,
 )
@@ -324,7 +325,7 @@ class Session:
 def _is_progress(record: Record) -> bool:
     """Whether an entry is more than another try: a crash loop makes only tries."""
     if record.trigger is Trigger.BEGAN:
-        return False
+        return any(isinstance(delta, Summarised) for delta in record.deltas)
     tries = (Intended, Resumed, Withheld, Versioned)
     return not all(isinstance(delta, tries) for delta in record.deltas)
 

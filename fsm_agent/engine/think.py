@@ -8,6 +8,7 @@ import msgspec
 
 from fsm_agent.capabilities.agent import Agent, Offer
 from fsm_agent.capabilities.phase import Wanted
+from fsm_agent.context.summary import is_due, transcript
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.errors import MissingSetting, ProviderError, UsageError
 from fsm_agent.llm.model import Piece, Reply, RequestedCall, StepRequest
@@ -15,18 +16,24 @@ from fsm_agent.run.content import Call, Usage, canonical_json, clean_text
 from fsm_agent.run.delta import (
     OPERATOR_KINDS,
     Answered,
-    Began,
+    AnyDelta,
+    Charged,
     Failed,
+    FailureReason,
     ModelFailed,
     Proposed,
     Replied,
+    Reserved,
     Signed,
+    Summarised,
 )
 from fsm_agent.run.event import LiveEvent
-from fsm_agent.run.record import Run
+from fsm_agent.run.record import Run, fold
 from fsm_agent.run.signal import Said
 from fsm_agent.run.state import Trigger
 
+from .consult import Question, consult
+from .costs import charge, check_prices, has_room, reserve_of, sane
 from .deps import Deps
 from .host import HostFailed, ask_host
 from .outcome import Move, Outcome, Park
@@ -37,7 +44,7 @@ MAX_REPLY_BYTES = 300_000  # of a reply's text: an entry holds it twice at the m
 MAX_CALLS = 128  # of one reply
 MAX_ARGUMENT_BYTES = 100_000  # of one call
 MAX_NAME_BYTES = 256
-MAX_BILLED_TOKENS = 2**40  # of one call: more is no count
+MAX_OVERFLOWS = 6  # requests in a row that were too long, each smaller than the one before
 
 
 async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
@@ -59,12 +66,12 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         with session.interruptible():
             await deps.clock.sleep(wait_ms / 1000)
     offer = agent.offer(session.run)
-    reserve = reserve_of(session.run, agent)
-    # The reserve of an attempt that died counts: it may have been billed, and Began adds it.
-    spent = session.run.spent_tokens + session.run.reserved_tokens
-    if spent + reserve > session.run.limits.tokens:
-        return Move(Trigger.FAILED, (Failed("tokens", _no_tokens_left(session.run, reserve)),))
-    session.stage(Trigger.BEGAN, Began(session.run.attempts + 1, reserve))
+    check_prices(session.run, agent)
+    facts = await _fit(session, agent, deps)
+    reserved = reserve_of(session, agent)
+    if not has_room(session.run, reserved.reserve_tokens, reserved.micros):
+        return Move(Trigger.FAILED, (*facts, _no_budget(session.run, reserved)))
+    session.stage(Trigger.BEGAN, *facts, reserved)
     await session.flush()
     try:
         with session.interruptible():
@@ -82,17 +89,47 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
     return await _after_reply(session, agent, offer, reply, deps)
 
 
-def reserve_of(run: Run, agent: Agent) -> int:
-    """Tokens that the next model call may cost at the most, roughly: window and reply."""
-    window = min(tokens_of(agent.overhead_chars + run.message_chars), agent.context_tokens)
-    return window + agent.reply_tokens
+async def _fit(session: Session, agent: Agent, deps: Deps) -> tuple[AnyDelta, ...]:
+    """Cut the window where it has become too long; with a summary, have the cut part summed up.
+
+    Returns the facts that go with the next entry.
+    """
+    run, summary = session.run, agent.context.summary
+    cut = session.window.plan(run)
+    if summary is None or not is_due(run, cut):
+        return () if cut is run.cut else (cut,)
+    prompt_room = agent.context_tokens - summary.max_tokens
+    question = Question(
+        "summary",
+        summary.model,
+        summary.instructions,
+        transcript(run, cut, int(prompt_room / run.token_scale)),
+        summary.max_tokens,
+    )
+    consulted = await consult(session, agent, deps, question, cut)
+    text = consulted.text[: 4 * summary.max_tokens]
+    earlier = run.summary.text if run.summary else ""
+    summed = Summarised(text or earlier, cut.start, consulted.usage, consulted.problem)
+    facts: tuple[AnyDelta, ...] = (summed, *consulted.charged)
+    return facts if session.run.cut is cut else (cut, *facts)
 
 
-def _no_tokens_left(run: Run, reserve: int) -> str:
-    return (
-        f"The next model call may cost {reserve} tokens, and "
-        f"{run.spent_tokens + run.reserved_tokens} of "
-        f"{run.limits.tokens} are spent. Start a run with a higher limit."
+def _no_budget(run: Run, reserved: Reserved) -> Failed:
+    why: FailureReason = "money"
+    if run.spent_tokens + run.reserved_tokens + reserved.reserve_tokens > run.limits.tokens:
+        why = "tokens"
+    if why == "tokens":
+        return Failed(
+            why,
+            f"The next model call may cost {reserved.reserve_tokens} tokens, and "
+            f"{run.spent_tokens + run.reserved_tokens} of "
+            f"{run.limits.tokens} are spent. Start a run with a higher limit.",
+        )
+    spent = (run.spent_micros + run.reserved_micros) / 1_000_000
+    return Failed(
+        why,
+        f"The next model call may cost {reserved.micros / 1_000_000:.4g}, and {spent:.4g} of "
+        f"{run.limits.money:g} is spent. Start a run with a higher limit.",
     )
 
 
@@ -100,7 +137,7 @@ def _request(session: Session, agent: Agent, offer: Offer) -> StepRequest:
     run = session.run
     return StepRequest(
         instructions=offer.instructions,
-        messages=(*run.history, *session.window.view(run.messages)),
+        messages=(*run.history, *session.window.view(run)),
         tools=offer.tools,
         protocol=offer.protocol,
         model=agent.model,
@@ -129,7 +166,9 @@ async def _after_failure(session: Session, deps: Deps, error: ProviderError) -> 
         # What was refused or never arrived costs nothing; a broken stream may have been billed.
         is_billed=error.status is None and error.kind != "unreachable",
         # Parked runs have no time of their own: whoever resumes one wants a try at once.
-        retry_at_ms=0 if needs_operator or is_outage else now_ms + _back_off_ms(run, deps, error),
+        retry_at_ms=0
+        if needs_operator or is_outage or not error.is_retryable
+        else now_ms + _back_off_ms(run, deps, error),
     )
     if needs_operator:
         await _park(session, failed, None)
@@ -137,9 +176,18 @@ async def _after_failure(session: Session, deps: Deps, error: ProviderError) -> 
     if is_outage:
         await _park(session, failed, now_ms + int(deps.settings.outage_retry_s * 1000))
         raise error
-    if error.is_retryable:
+    if error.is_retryable or (error.kind == "context_length" and _may_shrink(session)):
         return Move(Trigger.REPLIED, (failed,))
     return Move(Trigger.FAILED, (failed, Failed("model", failed.message)))
+
+
+def _may_shrink(session: Session) -> bool:
+    """Whether a request that was too long can be made again with less in it."""
+    run, window = session.run, session.window
+    if run.failures >= MAX_OVERFLOWS:
+        return False
+    refused = fold(run, ModelFailed("context_length", "", is_billed=False))
+    return window.may_shrink(run, refused)
 
 
 async def _park(session: Session, failed: ModelFailed, wake_ms: int | None) -> None:
@@ -170,10 +218,12 @@ async def _after_reply(
     if excess:
         violation = "too_long"
     calls = () if violation else _calls(reply.calls, run.seq + 1, agent, offer)
+    usage = _usage(run, agent, reply)
+    charged = charge(agent.price(), usage, reply.cached_tokens)
     replied = Replied(
         label=reply.label,
         text=_cut(reply.text, MAX_REPLY_BYTES),
-        usage=_usage(run, agent, reply),
+        usage=usage,
         calls=calls,
         finish_reason=clean_text(reply.finish_reason) if reply.finish_reason else None,
         violation=violation,
@@ -181,36 +231,38 @@ async def _after_reply(
         reasoning=_cut(reply.thinking, MAX_REPLY_BYTES // 3),
     )
     if violation:
-        return Move(Trigger.REPLIED, (replied,))
+        return Move(Trigger.REPLIED, (replied, *charged))
     if calls:
         signed = (Signed(clean_text(reply.replay)),) if reply.replay else ()
-        return Move(Trigger.CALLS, (replied, *signed))
+        return Move(Trigger.CALLS, (replied, *signed, *charged))
     if reader := offer.phase.reads.get(reply.label or ""):
-        return _as_calls(run, replied, reader(run, replied.text))
+        return _as_calls(run, replied, charged, reader(run, replied.text))
     if not offer.is_end(reply.label) or _has_words(session):
-        return Move(Trigger.REPLIED, (replied,))
+        return Move(Trigger.REPLIED, (replied, *charged))
     try:
         violation, detail = await _objection(run, agent, replied.text)
     except HostFailed:
-        session.stage(Trigger.REPLIED, replied)  # what the model said is kept
+        session.stage(Trigger.REPLIED, replied, *charged)  # what the model said is kept
         raise
     if violation:
         deps.emit(LiveEvent(run.run_id, "retracted", replied.text, run.attempts))
         void = msgspec.structs.replace(replied, violation=violation, detail=detail)
-        return Move(Trigger.REPLIED, (void,))
+        return Move(Trigger.REPLIED, (void, *charged))
     answered = Answered(clean_text(agent.finished(run, replied.text)), why=run.final_why)
     if answered.text.startswith(replied.text) and answered.text != replied.text:
         rest = answered.text[len(replied.text) :]
         deps.emit(LiveEvent(run.run_id, "body", rest, run.attempts))
-    return Move(Trigger.ANSWERED, (replied, answered))
+    return Move(Trigger.ANSWERED, (replied, *charged, answered))
 
 
-def _as_calls(run: Run, replied: Replied, read: Sequence[Wanted] | str) -> Move:
+def _as_calls(
+    run: Run, replied: Replied, charged: tuple[Charged, ...], read: Sequence[Wanted] | str
+) -> Move:
     """The arrow of a reply whose text stands for calls, if it could be read as some."""
     if isinstance(read, str):
         void = msgspec.structs.replace(replied, violation="unreadable", detail=clean_text(read))
-        return Move(Trigger.REPLIED, (void,))
-    return Move(Trigger.CALLS, (replied, _proposed(read, run.seq + 1)))
+        return Move(Trigger.REPLIED, (void, *charged))
+    return Move(Trigger.CALLS, (replied, *charged, _proposed(read, run.seq + 1)))
 
 
 def _proposed(wanted: Sequence[Wanted], seq: int) -> Proposed:
@@ -287,19 +339,12 @@ def _usage(run: Run, agent: Agent, reply: Reply) -> Usage:
     """As billed; where the server counted nothing at all, an estimate that is marked as one."""
     if reply.usage is None or not reply.usage.total_tokens:
         return _estimate(run, agent, reply)
-    return _sane(reply.usage)
-
-
-def _sane(usage: Usage) -> Usage:
-    """What a server says it billed, as far as it is a count: a budget must not shrink by it."""
-    counts = (usage.prompt_tokens, usage.completion_tokens)
-    prompt, completion = (min(max(count, 0), MAX_BILLED_TOKENS) for count in counts)
-    return Usage(prompt, completion, usage.is_estimate)
+    return sane(reply.usage)
 
 
 def _estimate(run: Run, agent: Agent, reply: Reply) -> Usage:
     said = len(reply.text) + len(reply.thinking)
     said += sum(len(call.raw_arguments) for call in reply.calls)
     # The whole request: instructions, tools and protocol are billed as the messages are.
-    asked_tokens = reserve_of(run, agent) - agent.reply_tokens
+    asked_tokens = max(0, run.reserved_tokens - agent.reply_tokens)
     return Usage(asked_tokens, tokens_of(said), is_estimate=True)

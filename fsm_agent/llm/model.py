@@ -70,6 +70,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     violation: Violation | None = None
     detail: str = ""  # in words for the model: of the violation, or of a slip that was let pass
+    cached_tokens: int = 0  # of the prompt, which the provider had kept
     replay: str = ""  # JSON of what the provider signed, if there are calls: see signatures.py
 
 

@@ -17,6 +17,7 @@ from fsm_agent.llm.wire import (
     Choice,
     Chunk,
     Delta,
+    cached_of,
     content_parts,
     reasoning_of,
     usage_of,
@@ -48,6 +49,7 @@ class Reading:
         protocol = request.protocol
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.cached_tokens = 0  # of its prompt
         self.is_answering = False
         """Whether text for the user is coming, under a final label."""
         self._protocol, self._show, self._is_live = protocol, show, is_live
@@ -120,6 +122,7 @@ class Reading:
         usage = usage_of(given if isinstance(given, dict) else None)
         if usage is not None and (usage.total_tokens or self.usage is None):
             self.usage = usage
+            self.cached_tokens = cached_of(given)
 
     def _message(self, message: Delta) -> None:
         """A whole message beside or after deltas: only what they did not bring is news."""
@@ -258,6 +261,7 @@ class Reading:
             thinking=draft.thinking,
             calls=draft.calls,
             usage=self.usage,
+            cached_tokens=self.cached_tokens,
             finish_reason=draft.finish_reason,
             violation=verdict.violation,
             detail=verdict.detail or self._slip_detail(draft),

@@ -233,6 +233,17 @@ def usage_of(value: dict[str, Any] | None) -> Usage | None:
     return Usage(prompt or 0, completion or 0)
 
 
+def cached_of(value: dict[str, Any] | None) -> int:
+    """Tokens of the prompt that the provider had kept, wherever it says so."""
+    value = value or {}
+    for place in ("prompt_tokens_details", "input_tokens_details"):
+        details = value.get(place)
+        if isinstance(details, dict) and (count := _count(details.get("cached_tokens"))):
+            return count
+    kept = _either(value, "prompt_cache_hit_tokens", "cache_read_input_tokens")
+    return max(0, kept or 0)
+
+
 def _either(value: dict[str, Any], name: str, newer: str) -> int | None:
     count = _count(value.get(name))
     return _count(value.get(newer)) if count is None else count

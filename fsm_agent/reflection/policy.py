@@ -1,42 +1,38 @@
-"""The order in which REFLECT asks its policies; the first that has something to say decides."""
+"""How REFLECT asks its policies: the gravest verdict decides, the earlier policy among equals."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from fsm_agent.run.delta import ModelFailed
+from msgspec.structs import replace
+
 from fsm_agent.run.record import Run
 
-from . import budgets, loops, repair
-from .verdict import Continue, Finalise, Finish, Stop, Verdict
+from . import budgets, loops, progress, repair
+from .scene import Policy, Scene
+from .verdict import Continue, Finalise, Finish, Repair, Steer, Stop, Verdict, Warn
+
+POLICIES: tuple[Policy, ...] = (repair.check, budgets.check, loops.check, progress.check)
+"""What an agent is held to unless it says otherwise."""
+
+_GRAVITY: dict[type, int] = {
+    Stop: 4, Finish: 4, Finalise: 4, Repair: 3, Steer: 2, Warn: 1, Continue: 0,
+}  # fmt: skip
 
 
-def reflect(
-    run: Run,
-    now_ms: int,
-    *,
-    allowed: tuple[str, ...],
-    may_rescue: bool,
-    next_reserve_tokens: int,
-) -> Verdict:
+def reflect(run: Run, scene: Scene, policies: tuple[Policy, ...] = POLICIES) -> Verdict:
     """What follows from the turn that `run` has just made. Pure: equal input, equal verdict.
 
-    `allowed` are the labels that the model may use, for the words of a correction.
+    Within a forced finish only repair and budgets are asked, whatever the agent's list.
     """
     if run.final_turns_left is not None:
-        return _in_finalisation(run, now_ms, allowed)
-    repaired = repair.check(run, allowed, may_rescue=may_rescue)
-    if isinstance(repaired, (Stop, Finish)):
-        return repaired
-    spent = budgets.check(run, now_ms, next_reserve_tokens=next_reserve_tokens)
-    if not isinstance(spent, Continue):
-        return within_limits(run, spent)
-    if isinstance(run.last, ModelFailed):
-        return Continue()
-    looped = loops.check(run)
-    if isinstance(looped, (Finalise, Stop)) or isinstance(repaired, Continue):
-        return within_limits(run, looped)
-    return repaired
+        return _in_finalisation(run, scene)
+    verdict: Verdict = Continue()
+    for policy in policies:
+        said = policy(run, scene)
+        if _GRAVITY[type(said)] > _GRAVITY[type(verdict)]:
+            verdict = said
+    return within_limits(run, verdict)
 
 
 V = TypeVar("V", bound=Verdict)
@@ -45,21 +41,23 @@ V = TypeVar("V", bound=Verdict)
 def within_limits(run: Run, verdict: V) -> V | Finish:
     """The verdict, or a fallback at once where no turn is allowed for a forced finish."""
     if isinstance(verdict, Finalise) and run.limits.final_turns < 1:
-        return Finish(_fallback(run, verdict.why), is_completed=False, why=verdict.why)
+        return Finish(fallback(run, verdict.why), is_completed=False, why=verdict.why)
     return verdict
 
 
-def _in_finalisation(run: Run, now_ms: int, allowed: tuple[str, ...]) -> Verdict:
+def _in_finalisation(run: Run, scene: Scene) -> Verdict:
     """Bounded: a correction while turns are left, then an honest fallback."""
     if run.final_turns_left:
-        told = repair.check(run, allowed, may_rescue=False)
+        told = repair.check(run, replace(scene, may_rescue=False))
         if not isinstance(told, (Stop, Finish)):
-            is_out = budgets.check(run, now_ms, next_reserve_tokens=0)
+            bare = replace(scene, next_reserve_tokens=0, next_reserve_micros=0)
+            is_out = budgets.check(run, bare)
             return is_out if isinstance(is_out, Stop) else told
-    return Finish(_fallback(run, run.final_why), is_completed=False, why=run.final_why)
+    return Finish(fallback(run, run.final_why), is_completed=False, why=run.final_why)
 
 
-def _fallback(run: Run, reason: str) -> str:
+def fallback(run: Run, reason: str) -> str:
+    """An honest text for a run that has no answer of its own."""
     why = reason.replace("_", " ")
     text = getattr(run.last, "text", "").strip()
     if text:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from fsm_agent.run.delta import Replied
 from fsm_agent.run.record import Run
 
+from .scene import Scene
 from .verdict import Continue, Finish, Repair, Stop, Verdict
 
 
-def check(run: Run, allowed: tuple[str, ...], *, may_rescue: bool) -> Verdict:
+def check(run: Run, scene: Scene) -> Verdict:
     """Repair after a violation, until `limits.repairs` in a row; then Finish or Stop.
 
-    With `may_rescue` a whole unlabelled text is kept as the answer rather than lost, marked as
-    not completed.
+    Where the scene may rescue, a whole unlabelled text is kept as the answer rather than lost,
+    marked as not completed.
     """
     reply = run.last
     if not isinstance(reply, Replied) or reply.violation is None:
         return Continue()
     if run.repairs <= run.limits.repairs:
-        return Repair(_correction(reply, allowed))
-    if may_rescue and reply.violation == "missing_label" and reply.text.strip():
+        return Repair(_correction(reply, scene.allowed))
+    if scene.may_rescue and reply.violation == "missing_label" and reply.text.strip():
         return Finish(reply.text.strip(), is_completed=False, why="repairs")
     return Stop("repairs", f"{run.repairs} replies in a row broke the protocol. {_fault(reply)}")
 

@@ -23,6 +23,13 @@ class Warn(msgspec.Struct, frozen=True):
     text: str
 
 
+class Steer(msgspec.Struct, frozen=True):
+    """Go on, tell the model what to leave, and do not make the barred calls again."""
+
+    text: str
+    barred: tuple[str, ...] = ()  # digests of calls, see run.step.call_digest
+
+
 class Finalise(msgspec.Struct, frozen=True):
     """Allow only the terminal label from here on."""
 
@@ -45,4 +52,4 @@ class Stop(msgspec.Struct, frozen=True):
     message: str
 
 
-Verdict = Continue | Repair | Warn | Finalise | Finish | Stop
+Verdict = Continue | Repair | Warn | Steer | Finalise | Finish | Stop

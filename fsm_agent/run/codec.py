@@ -42,7 +42,8 @@ class Format:
 
     def encode(self, record: Record) -> bytes:
         """The bytes of a record: the schema number, its writer, then msgpack."""
-        return self._head() + _encoder.encode(record)
+        plain = _begun(record) if record.trigger is None else record
+        return self._head() + _encoder.encode(plain)
 
     def _head(self) -> bytes:
         writer = _encoder.encode(version()) if self.schema >= NAMES_ITS_WRITER else b""
@@ -80,6 +81,18 @@ class Format:
             except (LookupError, TypeError, ValueError) as error:
                 raise CorruptRecord(f"it is no record of schema {step}: {error!r}") from error
         return msgspec.convert(plain, Record)
+
+
+def _begun(record: Record) -> Any:
+    """The first entry of a run: limits that are not set since there are others stay out of it.
+
+    So the same start is the same bytes, whichever version of this code is asked to make it.
+    """
+    plain = msgspec.to_builtins(record, builtin_types=(bytes,))
+    for delta in plain[-1]:
+        if delta[0] == "created" and delta[3][-1] is None:
+            del delta[3][-1]
+    return plain
 
 
 def _newer(number: int, readable: int, writer: str = "") -> NewerRecord:

@@ -18,9 +18,12 @@ OnExpiry = Literal["reject", "fail_run", "approve"]
 OnBusy = Literal["reject", "queue", "interrupt"]
 HintKind = Literal["repair", "warning", "final", "failure", "host"]
 StepStatus = Literal["done", "partial", "failed", "dropped"]
+Purpose = Literal["turn", "summary", "critic"]
+CriticVerdict = Literal["right", "more", "wrong", "done", "unknown"]
 FailureReason = Literal[
     "model", "turns", "tokens", "tool_calls", "wall_time", "errors", "repairs", "loop", "poison",
-    "cancelled", "tool_missing", "host", "expired", "rejected",
+    "cancelled", "tool_missing", "host", "expired", "rejected", "money", "progress",
+    "critic",
 ]  # fmt: skip
 
 # Failures that only an operator can mend: the run waits for them instead of counting them.
@@ -131,6 +134,21 @@ class Began(Delta, frozen=True, tag="began"):
 
     attempt: int  # counts the run's model calls, from 1
     reserve_tokens: int
+
+
+class Reserved(Began, frozen=True, tag="reserved"):
+    """A model call with what it is for, and what it may cost besides tokens."""
+
+    purpose: Purpose = "turn"
+    prompt_tokens: int = 0  # of `reserve_tokens`, the request by plain estimate, uncorrected
+    micros: int = 0  # money set aside, in millionths of the price table's currency
+
+
+class Charged(Delta, frozen=True, tag="charged"):
+    """What the model call before it cost, by the price table of that day. In the same entry."""
+
+    micros: int
+    cached_tokens: int = 0  # of the prompt, which the provider had kept and billed for less
 
 
 class Replied(Delta, frozen=True, tag="replied"):
@@ -291,6 +309,7 @@ class Delegated(Delta, frozen=True, tag="delegated"):
     call_id: str
     child: str  # run id, from the call's key: a resumed parent finds the same child
     grant_tokens: int  # of the parent's budget, set aside until the call has a result
+    grant_micros: int = 0  # of its money
 
 
 class Detailed(Delta, frozen=True, tag="detailed"):
@@ -302,6 +321,7 @@ class Detailed(Delta, frozen=True, tag="detailed"):
     sources: tuple[Source, ...] = ()
     spent_tokens: int = 0  # by a child run
     raised: tuple[str, ...] = ()  # questions that a child run hands up
+    spent_micros: int = 0
 
 
 class Settled(Delta, frozen=True, tag="settled"):
@@ -319,6 +339,53 @@ class Hinted(Delta, frozen=True, tag="hinted"):
 
     kind: HintKind
     text: str
+
+
+class Assessed(Delta, frozen=True, tag="assessed"):
+    """How far a turn got, and what the policies saw: for whoever asks why a run was stopped.
+
+    All numbers are percent but `low` and `rounds`. `parts` are, in this order: tools, arguments,
+    information, confidence, retries.
+    """
+
+    score: int
+    mean: int  # over the window of the settings
+    parts: tuple[int, ...]
+    low: int = 0  # turns in a row whose mean is below the threshold
+    rounds: int = 0  # how often the steps at the end have come round
+
+
+class Barred(Delta, frozen=True, tag="barred"):
+    """Calls that are not made again until a person says something: they brought nothing new."""
+
+    calls: tuple[str, ...]  # digests of name and arguments, see `call_digest`
+
+
+class Criticised(Delta, frozen=True, tag="criticised"):
+    """What the critic said of the turn, or why it said nothing."""
+
+    verdict: CriticVerdict
+    text: str
+    usage: Usage
+    problem: str = ""  # why there is no verdict; the run then goes on without one
+
+
+class Cut(Delta, frozen=True, tag="cut"):
+    """Which messages the model is shown from here on: a view, never an edit of history."""
+
+    start: int  # messages before it are left out, but the first and the pinned
+    pinned: tuple[int, ...] = ()  # indices before `start` that stay
+    trim: int = 0  # tool results before it are shown in short
+    most_chars: int = 0  # of one message; 0: no limit
+
+
+class Summarised(Delta, frozen=True, tag="summarised"):
+    """What stands for the messages that a cut left out."""
+
+    text: str  # '' with a problem: they are left out without words
+    covers: int  # messages before it
+    usage: Usage
+    problem: str = ""
 
 
 class Finalising(Delta, frozen=True, tag="finalising"):
@@ -345,8 +412,9 @@ class Failed(Delta, frozen=True, tag="failed"):
 
 
 AnyDelta = (
-    Created | Nested | Filed | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
+    Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
     | AskedOn | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Delegated
-    | Detailed | Settled | Hinted | Finalising | Answered | Failed | Commented | Versioned | Forked
-    | Withheld | Carried | Entered | Planned | Stepped | Raised | Proposed
+    | Detailed | Settled | Hinted | Finalising | Answered | Failed | Reserved | Charged | Assessed
+    | Barred | Criticised | Cut | Summarised | Filed | Commented | Versioned | Forked | Withheld
+    | Carried | Entered | Planned | Stepped | Raised | Proposed
 )  # fmt: skip

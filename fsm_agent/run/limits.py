@@ -20,3 +20,9 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     repeats: int = 3  # the same step this often in a row is a loop
     final_turns: int = 2  # replies allowed for a forced finish
     on_exhausted: Literal["finalise", "error"] = "finalise"
+    money: float | None = None  # in the currency of the agent's `prices`; None: no limit
+
+    @property
+    def micros(self) -> int | None:
+        """The money limit in millionths, as it is counted."""
+        return None if self.money is None else int(self.money * 1_000_000)

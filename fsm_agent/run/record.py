@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Literal, assert_never
 
@@ -20,6 +19,7 @@ from .content import (
     SignedMessage,
     Source,
     ToolMessage,
+    Usage,
     UserMessage,
 )
 from .delta import (
@@ -27,11 +27,16 @@ from .delta import (
     Answered,
     AnyDelta,
     Asked,
+    Assessed,
+    Barred,
     Began,
     Carried,
+    Charged,
     Commented,
     Consented,
     Created,
+    Criticised,
+    Cut,
     Delegated,
     Detailed,
     Entered,
@@ -47,8 +52,10 @@ from .delta import (
     Observed,
     Planned,
     Proposed,
+    Purpose,
     Raised,
     Replied,
+    Reserved,
     Resumed,
     Revoked,
     Ruled,
@@ -56,6 +63,7 @@ from .delta import (
     Signed,
     Stepped,
     StepStatus,
+    Summarised,
     Versioned,
     Voted,
     Withheld,
@@ -63,12 +71,17 @@ from .delta import (
 from .fork import in_fork
 from .limits import Limits
 from .state import FINAL, State, Trigger, destination
+from .step import Step
 from .tally import SoFar
 
 IMAGE_CHARS = 4_000  # an image costs about as much as so many characters, whatever its size
 
 DRAFT_CHARS = 500  # of a reply that broke the protocol: enough for the model to see its mistake
-KEPT_STEPS = 16  # how far back loop detection looks
+KEPT_STEPS = 32  # how far back loop detection looks
+KEPT_SCORES = 16  # of turns
+SHRINK = 0.6  # of a request that was too long for the model
+LEARNING = 0.5  # how much of a new token count goes into the correction of estimates
+SCALES = (0.25, 4.0)  # beyond them a count says nothing of how text becomes tokens
 MAX_SOURCES = 500  # of a run
 
 
@@ -83,7 +96,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 CallPhase = Literal["open", "waiting", "started", "settled"]
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
+class PlanStep(msgspec.Struct, frozen=True, array_like=True):
     """One step of a run's plan."""
 
     text: str
@@ -140,7 +153,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int = 0
     waited_ms: int = 0  # nobody worked on it: parked, or its worker had died
     messages: tuple[Message, ...] = ()
-    message_chars: int = 0
     calls: tuple[OpenCall, ...] = ()
     step: int = 0  # seq of the reply that asked for `calls`
     attempts: int = 0
@@ -151,7 +163,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     repairs: int = 0  # in a row
     errors: int = 0  # turns in a row in which every call failed
     failures: int = 0  # model calls in a row that brought no reply
-    steps: tuple[str, ...] = ()  # digests of the last replies, for loop detection
+    steps: tuple[Step, ...] = ()  # the last ones since a person spoke
+    scores: tuple[int, ...] = ()  # of the last turns, in percent
+    low: int = 0  # turns in a row that got nowhere
+    barred: frozenset[str] = frozenset()  # digests of calls that are not made again
+    criticised: int = 0  # the step (seq of its reply) that the critic saw last
     last: Replied | ModelFailed | None = None
     wake_ms: int = 0
     final_turns_left: int | None = None  # not None: finalising
@@ -164,10 +180,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answered | None = None
     failure: Failed | None = None
     sources: tuple[Source, ...] = ()  # that results came with, each once
+    spent_micros: int = 0  # money, in millionths
+    reserved_micros: int = 0  # of the attempt under way
+    purpose: Purpose = "turn"  # of the attempt under way
+    asked_tokens: int = 0  # its request by plain estimate
+    token_scale: float = 1.0  # tokens that providers count for each one of the estimate
+    most_tokens: int = 0  # of a request, by plain estimate, after one was too long; 0: not known
+    cut: Cut = Cut(1)
+    summary: Summarised | None = None
     parent: str = ""  # the run that this one works for
     carried: Carried | None = None  # the conversation that it goes on with
     phase: str = ""  # of its capability; '' before the first
-    plan: tuple[Step, ...] = ()
+    plan: tuple[PlanStep, ...] = ()
     plans: int = 0  # how often one was made
     raised: tuple[str, ...] = ()  # questions beyond its own task
     origin: str = ""  # the run that this one is a fork of
@@ -227,6 +251,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def granted_tokens(self) -> int:
         """What is set aside for child runs that have no result yet."""
         return sum(c.delegated.grant_tokens for c in self.calls if c.delegated and not c.result)
+
+    @property
+    def granted_micros(self) -> int:
+        """The money that is set aside for them."""
+        return sum(c.delegated.grant_micros for c in self.calls if c.delegated and not c.result)
 
     @property
     def closing(self) -> OpenCall | None:
@@ -298,11 +327,10 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Nested():
             return replace(run, parent=delta.parent)
         case Carried():
-            chars = sum(map(message_size, delta.messages))
-            return replace(run, carried=delta, message_chars=run.message_chars + chars)
+            return replace(run, carried=delta)
         case Entered():
             # What was repeated in one phase is no loop in the next.
-            run = replace(run, phase=delta.phase, steps=())
+            run = replace(_afresh(run), phase=delta.phase)
             return _say(run, NoteMessage(delta.note)) if delta.note else run
         case Planned():
             return _fold_plan(run, delta)
@@ -326,18 +354,13 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
                 takeovers=run.takeovers + delta.is_takeover,
             )
         case Observed():
-            return replace(
-                _say(run, UserMessage(delta.text)), signals=(*run.signals, delta.signal_id)
-            )
+            # What a person says is news: to look again at the same thing is no loop then.
+            run = _say(_afresh(run), UserMessage(delta.text))
+            return replace(run, signals=(*run.signals, delta.signal_id))
         case Began():
-            # A reserve that nobody settled is that of an attempt that died: perhaps billed.
-            return replace(
-                run,
-                attempts=delta.attempt,
-                spent_tokens=run.spent_tokens + run.reserved_tokens,
-                reserved_tokens=delta.reserve_tokens,
-                wake_ms=0,
-            )
+            return _fold_attempt(run, delta)
+        case Charged():
+            return replace(run, spent_micros=run.spent_micros + delta.micros)
         case Replied():
             return _fold_reply(run, delta)
         case Signed():
@@ -350,6 +373,9 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
                 run,
                 spent_tokens=run.spent_tokens + (run.reserved_tokens if delta.is_billed else 0),
                 reserved_tokens=0,
+                spent_micros=run.spent_micros + (run.reserved_micros if delta.is_billed else 0),
+                reserved_micros=0,
+                most_tokens=_ceiling(run, delta),
                 failures=run.failures + (delta.kind not in OPERATOR_KINDS),
                 last=delta,
                 wake_ms=delta.retry_at_ms,
@@ -402,22 +428,88 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Answered():
             return replace(run, answer=delta)
         case Failed():
-            return replace(
-                run,
-                failure=delta,
-                spent_tokens=run.spent_tokens + run.reserved_tokens,
-                reserved_tokens=0,
-            )
+            return replace(_spend_reserve(run), failure=delta)
+        case Assessed():
+            scores = (*run.scores[1 - KEPT_SCORES :], delta.score)
+            return replace(run, scores=scores, low=delta.low)
+        case Barred():
+            return replace(run, barred=run.barred.union(delta.calls))
+        case Criticised():
+            return replace(_settled_call(run, delta.usage), criticised=run.step)
+        case Cut():
+            return replace(run, cut=delta)
+        case Summarised():
+            return replace(_settled_call(run, delta.usage), summary=delta)
         case _:
             assert_never(delta)  # a kind without a case fails the type check, not the run
 
 
-def _say(run: Run, message: Message) -> Run:
+def _fold_attempt(run: Run, began: Began) -> Run:
+    # A reserve that nobody settled is that of an attempt that died: perhaps billed.
+    run = replace(
+        _spend_reserve(run),
+        attempts=began.attempt,
+        reserved_tokens=began.reserve_tokens,
+        wake_ms=0,
+        purpose="turn",
+        asked_tokens=0,
+    )
+    if not isinstance(began, Reserved):
+        return run
     return replace(
         run,
-        messages=(*run.messages, message),
-        message_chars=run.message_chars + message_size(message),
+        reserved_micros=began.micros,
+        purpose=began.purpose,
+        asked_tokens=began.prompt_tokens,
     )
+
+
+def _spend_reserve(run: Run) -> Run:
+    return replace(
+        run,
+        spent_tokens=run.spent_tokens + run.reserved_tokens,
+        reserved_tokens=0,
+        spent_micros=run.spent_micros + run.reserved_micros,
+        reserved_micros=0,
+    )
+
+
+def _settled_call(run: Run, usage: Usage) -> Run:
+    """A model call has ended: it cost this, and its reserve is free again."""
+    return replace(
+        run,
+        spent_tokens=run.spent_tokens + usage.total_tokens,
+        reserved_tokens=0,
+        reserved_micros=0,
+        token_scale=_learned(run, usage),
+        asked_tokens=0,
+    )
+
+
+def _ceiling(run: Run, failed: ModelFailed) -> int:
+    """What a request may hold from here on: clearly less than what the model has refused."""
+    if failed.kind != "context_length" or not run.asked_tokens:
+        return run.most_tokens
+    return max(1, int(run.asked_tokens * SHRINK))
+
+
+def _learned(run: Run, usage: Usage) -> float:
+    """How the provider's count of the request corrects our estimates from here on."""
+    if usage.is_estimate or not run.asked_tokens or not usage.prompt_tokens:
+        return run.token_scale
+    counted = usage.prompt_tokens / run.asked_tokens
+    if not SCALES[0] <= counted <= SCALES[1]:
+        return run.token_scale
+    return round(run.token_scale + LEARNING * (counted - run.token_scale), 3)
+
+
+def _afresh(run: Run) -> Run:
+    """The run with nothing that its next turns would be held against."""
+    return replace(run, steps=(), scores=(), low=0, barred=frozenset())
+
+
+def _say(run: Run, message: Message) -> Run:
+    return replace(run, messages=(*run.messages, message))
 
 
 def message_size(message: Message) -> int:
@@ -434,14 +526,12 @@ def _fold_reply(run: Run, reply: Replied) -> Run:
     is_good = reply.violation is None
     finalising = run.final_turns_left
     run = replace(
-        run,
+        _settled_call(run, reply.usage),
         turns=run.turns + 1,
-        spent_tokens=run.spent_tokens + reply.usage.total_tokens,
-        reserved_tokens=0,
         repairs=0 if is_good else run.repairs + 1,
         errors=0 if is_good and not reply.calls else run.errors,
         failures=0,
-        steps=(*run.steps[1 - KEPT_STEPS :], step_digest(reply)),
+        steps=(*run.steps[1 - KEPT_STEPS :], Step(reply)),
         last=reply,
         calls=tuple(OpenCall(call, call.arguments) for call in reply.calls) if is_good else (),
         step=run.seq,
@@ -454,7 +544,7 @@ def _fold_reply(run: Run, reply: Replied) -> Run:
 
 
 def _fold_plan(run: Run, planned: Planned) -> Run:
-    new = tuple(map(Step, planned.steps))
+    new = tuple(map(PlanStep, planned.steps))
     if planned.is_more:
         return replace(run, plan=(*run.plan, *new))
     kept = (step for step in run.plan if step.status != "open")
@@ -485,14 +575,6 @@ def draft_of(reply: Replied) -> str:
     return f"{reply.text[:DRAFT_CHARS]} […{len(reply.text) - DRAFT_CHARS} characters cut]"
 
 
-def step_digest(reply: Replied) -> str:
-    """Equal for replies that do the same: the calls where there are any, the text otherwise."""
-    parts = [f"{call.name} {call.arguments}" for call in reply.calls] or [
-        f"{reply.label} {reply.text}"
-    ]
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
-
-
 def _fold_ruling(run: Run, ruling: Ruled) -> Run:
     call = run.call(ruling.call_id)
     arguments = ruling.arguments if ruling.arguments is not None else call.arguments
@@ -517,7 +599,11 @@ def _counted(run: Run, call_id: str) -> Run:
 
 def _fold_detail(run: Run, detail: Detailed) -> Run:
     run = _with_call(run, replace(run.call(detail.call_id), detail=detail))
-    return replace(run, spent_tokens=run.spent_tokens + detail.spent_tokens)
+    return replace(
+        run,
+        spent_tokens=run.spent_tokens + detail.spent_tokens,
+        spent_micros=run.spent_micros + detail.spent_micros,
+    )
 
 
 def _fold_result(run: Run, result: Settled) -> Run:
@@ -534,7 +620,15 @@ def _fold_result(run: Run, result: Settled) -> Run:
     if run.unsaid:
         run = replace(_say(run, UserMessage(run.unsaid)), unsaid="")
     failed = all(c.result and c.result.status in ("error", "timeout") for c in run.calls)
-    return replace(run, errors=run.errors + 1 if failed else 0)
+    return replace(_with_results(run), errors=run.errors + 1 if failed else 0)
+
+
+def _with_results(run: Run) -> Run:
+    """The results belong to the step that asked for them, if nobody spoke in between."""
+    results = tuple(call.result for call in run.calls if call.result)
+    if not run.steps or run.steps[-1].reply is not run.last:
+        return run
+    return replace(run, steps=(*run.steps[:-1], Step(run.steps[-1].reply, results)))
 
 
 def _told(call: OpenCall) -> Message:

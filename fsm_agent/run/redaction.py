@@ -1,3 +1,4 @@
+# ruff: noqa: E501  a table of patterns, one a line
 """Secrets taken out of text before it is kept, logged or shown: known values, and known forms."""
 
 from __future__ import annotations

@@ -9,10 +9,13 @@ LIMITS = {
     "tokens": "the limit on tokens",
     "tool_calls": "the limit on tool calls",
     "wall_time": "the limit on working time",
+    "money": "the limit on money",
 }
 _OTHERS = {
     "errors": "finished early: every call failed, turn after turn",
     "loop": "finished early: it did the same again and again",
+    "progress": "finished early: turn after turn brought next to nothing new",
+    "critic": "answered by the critic",
     "": "finished early",
 }
 

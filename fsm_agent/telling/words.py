@@ -11,11 +11,16 @@ from fsm_agent.run.delta import (
     Answered,
     AnyDelta,
     Asked,
+    Assessed,
+    Barred,
     Began,
     Carried,
+    Charged,
     Commented,
     Consented,
     Created,
+    Criticised,
+    Cut,
     Delegated,
     Detailed,
     Entered,
@@ -33,12 +38,14 @@ from fsm_agent.run.delta import (
     Proposed,
     Raised,
     Replied,
+    Reserved,
     Resumed,
     Revoked,
     Ruled,
     Settled,
     Signed,
     Stepped,
+    Summarised,
     Versioned,
     Voted,
     Withheld,
@@ -145,7 +152,7 @@ class Story:
                 return self._began(delta, at_ms)
             case Replied():
                 return self._replied(delta, at_ms)
-            case Signed() | Detailed():
+            case Signed() | Detailed() | Charged():
                 return []
             case Nested():
                 return [Line("created", f"works for run {one_line(delta.parent, 64)}", "quiet")]
@@ -211,6 +218,20 @@ class Story:
             case Hinted():
                 text = f"tells the model: {one_line(delta.text)}"
                 return [Line(self._place, text, "warn", more=delta.kind)]
+            case Assessed():
+                return self._assessed(delta)
+            case Barred():
+                barred = len(delta.calls)
+                text = f"{barred} {'call is' if barred == 1 else 'calls are'} not made again"
+                return [Line(self._place, text, "warn")]
+            case Criticised():
+                return [self._criticised(delta)]
+            case Cut():
+                text = f"the model is shown what came after message {delta.start}"
+                pinned = f", and {len(delta.pinned)} pinned" if delta.pinned else ""
+                return [Line("think", text + pinned, "quiet")]
+            case Summarised():
+                return [self._summarised(delta)]
             case Finalising():
                 what = LIMITS.get(delta.why, delta.why.replace("_", " "))
                 text = f"{what} is reached: it must finish now"
@@ -271,6 +292,30 @@ class Story:
             Line("worker", f"{self.owner} took the run over", "warn", more=lease),
         ]
 
+    def _assessed(self, assessed: Assessed) -> list[Line]:
+        if not assessed.low and assessed.rounds < 2:
+            return []
+        text = f"progress {assessed.score} %, {assessed.mean} % of late"
+        if assessed.rounds > 1:
+            text = f"{text}; the same for {assessed.rounds} rounds"
+        return [Line(self._place, text, "quiet")]
+
+    def _criticised(self, criticised: Criticised) -> Line:
+        self.attempt = None
+        if criticised.problem:
+            text = f"the critic said nothing: {one_line(criticised.problem)}"
+            return Line("reflect", text, "warn")
+        text = f"the critic says {criticised.verdict}: {one_line(criticised.text)}"
+        return Line("reflect", text, "warn" if criticised.verdict == "wrong" else "plain")
+
+    def _summarised(self, summarised: Summarised) -> Line:
+        self.attempt = None
+        if summarised.problem:
+            text = f"earlier messages are left out unsummed: {one_line(summarised.problem)}"
+            return Line("think", text, "warn")
+        text = f"summed up the messages before {summarised.covers}"
+        return Line("think", text, more=one_line(summarised.text))
+
     def _under_way(self) -> str:
         if self.started:
             plural = "call was" if len(self.started) == 1 else "calls were"
@@ -280,7 +325,10 @@ class Story:
     def _began(self, began: Began, at_ms: int) -> list[Line]:
         lost, self.attempt, self._began_ms = self.attempt, began, at_ms
         more = f"attempt {began.attempt}, {began.reserve_tokens:,} tokens set aside"
-        lines = [Line("think", "asks the model", "quiet", more=more)]
+        purpose = began.purpose if isinstance(began, Reserved) else "turn"
+        text = {"summary": "asks for a summary", "critic": "asks the critic"}.get(purpose)
+        place = "reflect" if purpose == "critic" else "think"
+        lines = [Line(place, text or "asks the model", "quiet", more=more)]
         if lost is None:
             return lines
         text = f"attempt {lost.attempt} brought no whole reply: what it said is void"

@@ -70,6 +70,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str = ""
     spent_tokens: int = 0  # by a child run
     raised: tuple[str, ...] = ()  # questions that a child run hands up
+    spent_micros: int = 0
 
 
 class TimedOut(msgspec.Struct, frozen=True):

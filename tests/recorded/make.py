@@ -175,7 +175,7 @@ def summary(run: Run) -> dict[str, Any]:
         "takeovers": run.takeovers,
         "rulings": run.rulings,
         "signals": list(run.signals),
-        "limits": msgspec.to_builtins(run.limits),
+        "limits": msgspec.to_builtins(run.limits)[:10],  # those of the schema's first day
         "answer": run.answer and [run.answer.text, run.answer.is_completed],
         "failure": run.failure and [run.failure.reason, run.failure.message],
         "messages": msgspec.to_builtins(run.messages),

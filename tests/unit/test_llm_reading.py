@@ -15,7 +15,7 @@ from fsm_agent.labels.protocol import DEFAULT
 from fsm_agent.llm.model import Piece, Reply, StepRequest, ToolSpec
 from fsm_agent.llm.reading import Reading, ReplyTooLong
 from fsm_agent.llm.sse import SseReader
-from fsm_agent.llm.wire import Chunk, decode, decode_event
+from fsm_agent.llm.wire import Chunk, cached_of, decode, decode_event
 from fsm_agent.testing.script import item_bytes
 
 CASES_DIR = Path(__file__).parent.parent / "cases/stream"
@@ -154,3 +154,20 @@ def test_more_than_the_limit_is_refused_whatever_channel_it_comes_in() -> None:
 
         with pytest.raises(ReplyTooLong):
             feed_for_ever()
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 60}}, 60),
+        ({"input_tokens_details": {"cached_tokens": 7}}, 7),
+        ({"prompt_cache_hit_tokens": 5}, 5),
+        ({"cache_read_input_tokens": 4}, 4),
+        ({"prompt_tokens_details": None}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": "many"}}, 0),
+        ({"prompt_cache_hit_tokens": -3}, 0),
+        (None, 0),
+    ],
+)
+def test_cached_tokens_are_found_wherever_providers_put_them(usage: Any, cached: int) -> None:
+    assert cached_of(usage) == cached

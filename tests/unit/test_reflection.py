@@ -9,13 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fsm_agent.reflection import budgets, loops, repair
-from fsm_agent.reflection.policy import reflect
-from fsm_agent.reflection.verdict import Continue, Finalise, Finish, Repair, Stop, Warn
-from fsm_agent.run.content import Call, Usage
-from fsm_agent.run.delta import ModelFailed, Replied
+from benchmarks.loops import judged, transcripts
+from fsm_agent.errors import BadAgent
+from fsm_agent.reflection import budgets, loops, progress, repair
+from fsm_agent.reflection.critic import Critic, verdict_of
+from fsm_agent.reflection.money import Price, price_of
+from fsm_agent.reflection.policy import POLICIES, reflect
+from fsm_agent.reflection.scene import Progress, Scene
+from fsm_agent.reflection.verdict import (
+    Continue,
+    Finalise,
+    Finish,
+    Repair,
+    Steer,
+    Stop,
+    Warn,
+)
+from fsm_agent.run.content import Call, ResultStatus, Usage
+from fsm_agent.run.delta import (
+    Assessed,
+    Barred,
+    Charged,
+    Created,
+    ModelFailed,
+    Observed,
+    Replied,
+    Reserved,
+    Settled,
+)
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import KEPT_STEPS, Run, fold
+from fsm_agent.run.step import Step, call_digest
 
 ALLOWED = ("THINK", "TOOL", "FINISH")
 
@@ -25,7 +49,10 @@ def run_with(limits: Limits | None = None, **fields: Any) -> Run:
 
 
 def verdict(run: Run, now_ms: int = 0, *, may_rescue: bool = True, reserve: int = 0) -> Any:
-    return reflect(run, now_ms, allowed=ALLOWED, may_rescue=may_rescue, next_reserve_tokens=reserve)
+    return reflect(
+        run,
+        Scene(now_ms=now_ms, allowed=ALLOWED, may_rescue=may_rescue, next_reserve_tokens=reserve),
+    )
 
 
 def good(text: str = "hm") -> Replied:
@@ -88,63 +115,342 @@ def test_errors_in_a_row_stop_even_where_a_finish_could_be_forced() -> None:
 def test_a_run_goes_on_only_if_the_next_call_fits(spent: int, reserve: int, limit: int) -> None:
     run = run_with(Limits(tokens=limit), spent_tokens=spent)
 
-    found = budgets.check(run, 0, next_reserve_tokens=reserve)
+    found = budgets.check(run, Scene(next_reserve_tokens=reserve))
 
     assert isinstance(found, Continue) is (spent + reserve <= limit)
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7))
+def test_money_is_a_budget_like_tokens(spent: int, reserve: int, limit: int) -> None:
+    run = run_with(Limits(money=limit / 1_000_000), spent_micros=spent, last=good())
+
+    found = budgets.check(run, Scene(next_reserve_micros=reserve))
+
+    most = run.limits.micros
+    assert most is not None
+    assert isinstance(found, Continue) is (spent + reserve <= most)
+    if isinstance(found, Finalise):
+        assert found.why == "money"
+
+
+def test_a_call_costs_what_the_table_says_and_cached_tokens_cost_less() -> None:
+    price = Price(input=3.0, output=15.0, cached=0.3)
+
+    assert price.micros(1_000_000, 0) == 3_000_000
+    assert price.micros(1_000, 100) == 4_500
+    assert price.micros(1_000, 100, cached_tokens=1_000) == 1_800
+    assert price.micros(10, 0, cached_tokens=99) == 3  # no more is cached than was sent
+    assert Price(1.0, 1.0).micros(10, 0, cached_tokens=10) == 10
+
+
+def test_a_model_without_a_price_of_its_own_has_that_of_all_others() -> None:
+    prices = {"small": Price(1, 1), "*": Price(9, 9)}
+
+    assert price_of(prices, "small") == Price(1, 1)
+    assert price_of(prices, "large") == price_of(prices, None) == Price(9, 9)
+    assert price_of({"small": Price(1, 1)}, None) is None
+
+
+@pytest.mark.parametrize("amount", [-1.0, float("nan"), float("inf")])
+def test_a_price_that_is_none_is_refused(amount: float) -> None:
+    with pytest.raises(BadAgent, match="no price"):
+        Price(1.0, amount)
+
+
+def test_the_money_of_a_dead_attempt_is_spent_and_a_settled_one_costs_what_it_did() -> None:
+    run = fold(run_with(), Reserved(1, 100, micros=70))
+    run = fold(run, Reserved(2, 100, micros=70))
+    for delta in (good(), Charged(30)):
+        run = fold(run, delta)
+
+    assert (run.spent_micros, run.reserved_micros) == (100, 0)
 
 
 # -- loops --------------------------------------------------------------------------------------
 
 
+def step(
+    name: str, arguments: str = "{}", result: str = "found", status: ResultStatus = "success"
+) -> Step:
+    calls = (Call("c1-0", name, arguments),)
+    reply = Replied("TOOL", "", Usage(1, 1), calls)
+    return Step(reply, (Settled("c1-0", status, result),))
+
+
+def called(names: str) -> tuple[Step, ...]:
+    """A step for each letter: its own tool, with its own result."""
+    return tuple(step(name, result=f"result {name}") for name in names)
+
+
+def looped(steps: tuple[Step, ...], limits: Limits | None = None, **scene: Any) -> Any:
+    return loops.check(run_with(limits, steps=steps), Scene(**scene))
+
+
 def test_the_same_step_is_warned_of_and_then_ends() -> None:
-    assert loops.check(run_with(steps=("x", "a"))) == Continue()
-    assert isinstance(loops.check(run_with(steps=("x", "a", "a"))), Warn)
-    assert isinstance(loops.check(run_with(steps=("x", "a", "a", "a"))), Finalise)
-    stopped = loops.check(run_with(Limits(on_exhausted="error"), steps=("a", "a", "a")))
+    assert looped(called("xa")) == Continue()
+    assert isinstance(looped(called("xaa")), Warn)
+    assert isinstance(looped(called("xaaa")), Finalise)
+    stopped = looped(called("aaa"), Limits(on_exhausted="error"))
     assert isinstance(stopped, Stop)
     assert stopped.reason == "loop"
 
 
 def test_two_steps_in_turn_are_a_loop() -> None:
-    assert loops.check(run_with(steps=tuple("abab"))) == Warn(
+    assert looped(called("abab")) == Warn(
         "The same two steps were taken in turn 2 times in a row, with nothing new. "
         "Do something else, or answer with what you have."
     )
-    assert isinstance(loops.check(run_with(steps=tuple("xababab"))), Finalise)
+    assert isinstance(looped(called("xababab")), Finalise)
+
+
+def test_with_more_rounds_allowed_the_call_is_barred_before_the_end() -> None:
+    limits = Limits(repeats=4)
+
+    assert isinstance(looped(called("xaa"), limits), Warn)
+    steered = looped(called("xaaa"), limits)
+    assert isinstance(steered, Steer)
+    assert steered.barred == (call_digest("a", "{}"),)
+    assert isinstance(looped(called("xaaaa"), limits), Finalise)
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=KEPT_STEPS), st.integers(2, 6))
-def test_a_loop_is_found_exactly_where_the_tail_repeats(steps: list[str], limit: int) -> None:
-    run = run_with(Limits(repeats=limit), steps=tuple(steps))
-
-    found = loops.check(run)
+def test_a_tail_that_repeats_is_always_a_loop(names: list[str], limit: int) -> None:
+    found = looped(called("".join(names)), Limits(repeats=limit))
 
     is_loop = any(
-        len(steps) >= period * limit and steps[-period * limit :] == steps[-period:] * limit
-        for period in (1, 2)
+        len(names) >= period * limit and names[-period * limit :] == names[-period:] * limit
+        for period in range(1, loops.MAX_PERIOD + 1)
     )
-    assert isinstance(found, Finalise) is is_loop
+    if is_loop:
+        assert isinstance(found, Finalise)
 
 
 @given(st.lists(st.integers(), unique=True, max_size=KEPT_STEPS))
-def test_different_steps_are_never_an_alarm(steps: list[int]) -> None:
-    assert loops.check(run_with(steps=tuple(map(str, steps)))) == Continue()
+def test_different_steps_are_never_an_alarm(numbers: list[int]) -> None:
+    steps = tuple(step(f"t{number}") for number in numbers)
+
+    assert looped(steps) == Continue()
 
 
-def test_calls_with_other_arguments_are_other_steps_and_prose_around_calls_is_none() -> None:
-    def step(arguments: str, text: str = "") -> str:
-        calls = (Call("c1-0", "look", arguments),)
-        return fold(run_with(), Replied("TOOL", text, Usage(1, 1), calls)).steps[-1]
+def test_a_call_that_answers_something_else_each_time_is_no_loop() -> None:
+    polled = tuple(step("status", result=f"running, {n} % done") for n in range(9))
 
-    assert step('{"q":1}') != step('{"q":2}')
-    assert step('{"q":1}', "first") == step('{"q":1}', "second")
+    assert looped(polled) == Continue()
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["at 2026-11-30T10:00:{:02}Z no answer", "request 9f2c41d{} failed", "0 rows in {} ms"],
+)
+def test_times_and_ids_in_a_result_make_it_no_other_one(result: str) -> None:
+    polled = tuple(step("status", result=result.format(n)) for n in range(10, 13))
+
+    assert isinstance(looped(polled), Finalise)
+
+
+def test_a_tool_that_may_repeat_makes_no_loop() -> None:
+    polled = tuple(step("wait", result="waited") for _ in range(9))
+
+    assert isinstance(looped(polled), Finalise)
+    assert looped(polled, may_repeat=("wait",)) == Continue()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ('{"q":"tax on imports"}', '{"q":"import tax on"}', False),  # 'on' is too short for prose
+        ('{"q":"border tax cases"}', '{"q":"Cases: Border  Taxes"}', False),
+        ('{"q":"border tax cases"}', '{"q":"cases of border tax"}', False),
+        ('{"q":"border tax cases"}', '{"q":"Tax cases border"}', True),
+        ('{"cmd":"mv a b"}', '{"cmd":"mv b a"}', False),
+        ('{"x":1,"y":2}', '{"x":2,"y":1}', False),
+        ('{"old":"1","new":"2"}', '{"old":"2","new":"1"}', False),
+        ('{"path":"./a.py"}', '{"path":" a.py"}', True),
+        ('{"sql":"x < 3"}', '{"sql":"x > 3"}', False),
+        ("not JSON", "not JSON", True),
+    ],
+)
+def test_which_calls_ask_the_same(one: str, other: str, is_same: bool) -> None:
+    assert step("t", one).is_like(step("t", other)) is is_same
+
+
+def test_prose_around_calls_makes_no_other_step() -> None:
+    call = (Call("c1-0", "look", "{}"),)
+
+    one, other = (Step(Replied("TOOL", text, Usage(1, 1), call)) for text in ("first", "second"))
+
+    assert one.is_like(other)
+
+
+def test_what_a_person_says_begins_the_count_anew() -> None:
+    run = run_with(steps=called("aa"), scores=(1, 1), low=3, barred=frozenset({"x"}))
+
+    run = fold(run, Observed("once more, please", "s1"))
+
+    assert (run.steps, run.scores, run.low, run.barred) == ((), (), 0, frozenset())
+
+
+def test_barred_calls_are_remembered() -> None:
+    run = fold(fold(run_with(), Barred(("a",))), Barred(("b", "a")))
+
+    assert run.barred == {"a", "b"}
+
+
+CORPUS = list(transcripts())
+
+
+def test_the_corpus_has_enough_of_both_kinds() -> None:
+    kinds = [transcript["kind"] for transcript in CORPUS]
+
+    assert kinds.count("loop") >= 40
+    assert kinds.count("honest") >= 40
+    assert len({t["name"] for t in CORPUS}) == len(CORPUS)
+    assert min(len(t["steps"]) for t in CORPUS if t["kind"] == "honest") >= 6
+
+
+def test_no_honest_transcript_raises_an_alarm() -> None:
+    alarms = [t["name"] for t in CORPUS if t["kind"] == "honest" and not judged(t).is_right]
+
+    assert alarms == []
+
+
+def test_of_loops_at_least_95_in_100_are_stopped_within_three_rounds() -> None:
+    loops_ = [t for t in CORPUS if t["kind"] == "loop"]
+
+    missed = [t["name"] for t in loops_ if not judged(t).is_right]
+
+    assert len(missed) <= 0.05 * len(loops_), missed
+
+
+# -- progress -----------------------------------------------------------------------------------
+
+
+def turn(run: Run, number: int, result: str, arguments: str = "{}") -> Run:
+    """The run after a turn with one call, scored."""
+    calls = (Call(f"c{number}-0", "look", arguments),)
+    run = fold(run, Replied("TOOL", "", Usage(1, 1), calls))
+    run = fold(run, Settled(f"c{number}-0", "success", result))
+    assessed = progress.assess(run, Scene())
+    assert assessed
+    return fold(run, assessed)
+
+
+def test_news_scores_high_and_the_same_again_scores_low() -> None:
+    run = turn(run_with(), 1, "a first result with many words")
+    first = run.scores[-1]
+    for number in range(2, 6):
+        run = turn(run, number, "a first result with many words")
+
+    assert first > 70
+    assert run.scores[-1] < 30
+    assert run.low >= 2
+
+
+def test_the_ladder_warns_then_steers_then_stops() -> None:
+    rule = Progress(warn=1, steer=2, stop=3)
+    run = run_with(steps=called("aaaa"))
+
+    def at(low: int, **limits: Any) -> Any:
+        scene = Scene(progress=rule, assessed=Assessed(5, 5, (), low=low))
+        return progress.check(replace(run, limits=Limits(**limits)), scene)
+
+    assert at(0) == Continue()
+    assert isinstance(at(1), Warn)
+    steered = at(2)
+    assert isinstance(steered, Steer)
+    assert steered.barred == (call_digest("a", "{}"),)
+    assert isinstance(at(3), Finalise)
+    assert isinstance(at(3, on_exhausted="error"), Stop)
+
+
+def test_words_of_confidence_count_in_two_languages() -> None:
+    def score(text: str) -> int:
+        run = fold(run_with(), Replied("THINK", text, Usage(1, 1)))
+        assessed = progress.assess(run, Scene())
+        assert assessed
+        return assessed.parts[3]
+
+    assert score("I am confident that this is it") == score("已解决") == 100
+    assert score("I am stuck") == score("还是不确定") == score("I'm not certain") == 0
+    assert score("Let us see") == 50
+
+
+def test_a_failed_call_that_is_tried_again_as_it_is_scores_as_a_retry() -> None:
+    again = (
+        step("t", result="503", status="error"),
+        step("t", result="other words", status="error"),
+    )
+    other = (again[0], step("u", result="other words"))
+
+    def retries(steps: tuple[Step, ...]) -> int:
+        assessed = progress.assess(run_with(steps=steps), Scene())
+        assert assessed
+        return assessed.parts[4]
+
+    assert (retries(again), retries(other)) == (0, 100)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"window": 0}, {"threshold": 2.0}, {"information": -1.0}, {"stop": -1}]
+)
+def test_settings_of_progress_that_make_no_sense_are_refused(settings: Any) -> None:
+    with pytest.raises(BadAgent, match="Progress"):
+        Progress(**settings)
+
+
+def test_a_policy_of_the_user_is_asked_with_the_others() -> None:
+    def curfew(run: Run, scene: Scene) -> Any:
+        return Stop("host", "it is late") if scene.now_ms > 100 else Continue()
+
+    run = run_with(last=good())
+
+    assert reflect(run, Scene(now_ms=99), (*POLICIES, curfew)) == Continue()
+    assert reflect(run, Scene(now_ms=101), (*POLICIES, curfew)) == Stop("host", "it is late")
+    assert reflect(run_with(Limits(turns=1), turns=1), Scene(), ()) == Continue()
+
+
+# -- the critic ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "reason"),
+    [
+        ("RIGHT\nAll is well.", "right", "All is well."),
+        ("``WRONG``\nThe total is 7.", "wrong", "The total is 7."),
+        ("**More**: look at page 2", "more", "look at page 2"),
+        ("wrong - the file is empty", "wrong", "the file is empty"),
+        ("DONE\n42", "right", "42"),
+        ("Wrongly put, but fine", "unknown", "Wrongly put, but fine"),
+        ("", "unknown", ""),
+    ],
+)
+def test_what_a_critics_reply_means(text: str, verdict: str, reason: str) -> None:
+    assert Critic().read(text) == (verdict, reason)
+
+
+def test_a_critic_may_end_the_run_only_where_that_was_allowed() -> None:
+    assert Critic(may_finish=True).read("DONE\n42") == ("done", "42")
+    assert verdict_of("done", "42") == Finish("42", is_completed=True, why="critic")
+    assert verdict_of("done", "") == verdict_of("unknown", "?") == Continue()
+    assert isinstance(verdict_of("wrong", ""), Warn)
+
+
+def test_a_critic_looks_at_a_step_once_and_only_after_its_tools() -> None:
+    run = fold(fold(run_with(), Created("a", "task", Limits())), good())
+    calls = (Call("c1-0", "look", "{}"),)
+    run = fold(replace(run, seq=5), Replied("TOOL", "", Usage(1, 1), calls))
+
+    assert Critic().is_due(run)
+    assert not Critic(tools=("pay",)).is_due(run)
+    assert not Critic().is_due(replace(run, criticised=5))
+    assert not Critic().is_due(replace(run, calls=()))
 
 
 # -- repair -------------------------------------------------------------------------------------
 
 
 def test_a_violation_is_corrected_with_its_fault_and_the_allowed_labels() -> None:
-    found = repair.check(run_with(last=bad(), repairs=1), ALLOWED, may_rescue=True)
+    found = repair.check(run_with(last=bad(), repairs=1), Scene(allowed=ALLOWED))
 
     assert isinstance(found, Repair)
     assert "cannot be used. said so" in found.text
@@ -152,7 +458,7 @@ def test_a_violation_is_corrected_with_its_fault_and_the_allowed_labels() -> Non
 
 
 def test_a_violation_without_a_text_of_its_own_still_has_words() -> None:
-    found = repair.check(run_with(last=bad("host_check"), repairs=1), (), may_rescue=True)
+    found = repair.check(run_with(last=bad("host_check"), repairs=1), Scene())
 
     assert found == Repair("Your last reply cannot be used. said so Answer again.")
 
@@ -188,7 +494,7 @@ def test_a_budget_that_ends_counts_before_another_correction() -> None:
 
 
 def test_a_model_failure_is_no_loop_and_no_violation() -> None:
-    run = run_with(last=ModelFailed("timeout", "late", True), steps=("a", "a", "a"))
+    run = run_with(last=ModelFailed("timeout", "late", True), steps=called("aaa"))
 
     assert verdict(run) == Continue()
 

@@ -30,12 +30,17 @@ from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
     AskedOn,
+    Assessed,
     Attested,
+    Barred,
     Began,
     Carried,
+    Charged,
     Commented,
     Consented,
     Created,
+    Criticised,
+    Cut,
     Delegated,
     Detailed,
     Entered,
@@ -53,12 +58,14 @@ from fsm_agent.run.delta import (
     Proposed,
     Raised,
     Replied,
+    Reserved,
     Resumed,
     Revoked,
     Ruled,
     Settled,
     Signed,
     Stepped,
+    Summarised,
     Versioned,
     Voted,
     Withheld,
@@ -73,7 +80,8 @@ ints = st.integers(-(2**63), 2**64 - 1)
 counts = st.integers(0, 2**63)
 maybe = st.none() | texts
 limits = st.builds(Limits, counts, counts, counts, st.floats(0, 1e12), counts, counts, counts,
-                   counts, counts, st.sampled_from(["finalise", "error"]))  # fmt: skip
+                   counts, counts, st.sampled_from(["finalise", "error"]),
+                   st.none() | st.floats(0, 1e12))  # fmt: skip
 calls = st.builds(Call, texts, texts, texts, maybe)
 usages = st.builds(Usage, ints, ints, st.booleans())
 asks = st.sampled_from(["approval", "question", "in_doubt"])
@@ -86,6 +94,8 @@ numbers = st.dictionaries(
 )
 effects = st.sampled_from(["read", "idempotent", "keyed", "probed", "unsafe"])
 reasons = st.sampled_from(["model", "turns", "poison", "cancelled", "tool_missing", "host"])
+purposes = st.sampled_from(["turn", "summary", "critic"])
+indices = st.lists(ints, max_size=4).map(tuple)
 statuses = st.sampled_from(["success", "error", "timeout", "partial", "denied", "in_doubt"])
 hints = st.sampled_from(["repair", "warning", "final", "failure", "host"])
 many_texts = st.lists(texts, max_size=3).map(tuple)
@@ -126,11 +136,19 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     Revoked: st.builds(Revoked, texts, texts, ints, texts),
     Intended: st.builds(Intended, texts, effects, texts, ints, ints, ints),
     Withheld: st.builds(Withheld, texts, texts),
-    Delegated: st.builds(Delegated, texts, texts, ints),
+    Delegated: st.builds(Delegated, texts, texts, ints, ints),
     Filed: st.builds(Filed, texts, ints, texts, st.sampled_from(["reject", "queue", "interrupt"])),
     Detailed: st.builds(Detailed, texts, st.booleans(), texts,
                         st.lists(st.builds(Source, texts, texts, texts), max_size=2).map(tuple),
-                        ints, many_texts),
+                        ints, many_texts, ints),
+    Reserved: st.builds(Reserved, ints, ints, purposes, ints, ints),
+    Charged: st.builds(Charged, ints, ints),
+    Assessed: st.builds(Assessed, ints, ints, indices, ints, ints),
+    Barred: st.builds(Barred, st.lists(texts, max_size=3).map(tuple)),
+    Criticised: st.builds(Criticised, st.sampled_from(["right", "wrong", "done"]), texts, usages,
+                          texts),
+    Cut: st.builds(Cut, ints, indices, ints, ints),
+    Summarised: st.builds(Summarised, texts, ints, usages, texts),
     Settled: st.builds(Settled, texts, statuses, texts, ints, texts),
     Hinted: st.builds(Hinted, hints, texts),
     Finalising: st.builds(Finalising, reasons, ints),

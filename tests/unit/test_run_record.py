@@ -255,7 +255,8 @@ def test_the_window_of_a_legal_history_is_legal(pen: Pen, budget: int) -> None:
     if pen.run.has_unsettled_calls:
         return
 
-    shown = Window(budget).view(pen.run.messages)
+    run = msgspec.structs.replace(pen.run, cut=Window(budget).plan(pen.run))
+    shown = Window(budget).view(run)
 
     assert is_conversation(shown, open_calls=0)
     assert shown[0] == pen.run.messages[0]
@@ -342,7 +343,6 @@ def test_a_conversation_that_is_carried_on_comes_before_the_task() -> None:
 
     assert run.messages == (UserMessage("task"),)
     assert run.history == (NoteMessage("[4 earlier messages are left out here.]"), *old)
-    assert run.message_chars > apply(Run(run_id="r"), Pen().records[0]).message_chars
 
 
 def test_a_draft_that_broke_the_protocol_is_cut_and_says_so() -> None:

@@ -24,6 +24,7 @@ progressed  ACT      ACT
 acted       ACT      REFLECT
 terminated  ACT      DONE
 continued   REFLECT  OBSERVE
+began       REFLECT  REFLECT
 finished    REFLECT  DONE
 exhausted   REFLECT  ERROR
 cancelled   OBSERVE  ERROR

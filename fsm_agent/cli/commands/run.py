@@ -39,6 +39,9 @@ _turns_option = click.option(
 _tokens_option = click.option(
     "--max-tokens", type=click.IntRange(min=1), help="Tokens, prompts included."
 )
+_money_option = click.option(
+    "--max-money", type=click.FloatRange(min=0), help="In the currency of its prices."
+)
 _seconds_option = click.option(
     "--max-seconds", type=click.FloatRange(min=0.1), help="Time somebody works on it."
 )
@@ -53,7 +56,7 @@ _lease_option = click.option(
 
 def _beginning(command: F) -> F:
     """The options of a command that begins a run."""
-    limits = (_seconds_option, _tokens_option, _turns_option)
+    limits = (_seconds_option, _money_option, _tokens_option, _turns_option)
     for option in (filing_options, *limits, _run_id_option, click.argument("task", type=Words())):
         command = option(command)
     return _agent_option(command)
@@ -70,6 +73,7 @@ def run_command(
     run_id: str | None,
     max_turns: int | None,
     max_tokens: int | None,
+    max_money: float | None,
     max_seconds: float | None,
     detach: bool,
     lease_s: float | None,
@@ -85,7 +89,8 @@ def run_command(
     """
     text = _read_stdin() if task == "-" else task
     agent = remembered.load(path)
-    limits = _limits(agent.limits, max_turns, max_tokens, max_seconds)
+    given = {"turns": max_turns, "tokens": max_tokens, "money": max_money, "wall_s": max_seconds}
+    limits = _limits(agent.limits, given)
     if detach:
         return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, filing))
     check_model(agent)
@@ -105,6 +110,7 @@ def start_command(
     run_id: str | None,
     max_turns: int | None,
     max_tokens: int | None,
+    max_money: float | None,
     max_seconds: float | None,
     **filing: Unpack[Filing],
 ) -> int:
@@ -117,7 +123,8 @@ def start_command(
     """
     text = _read_stdin() if task == "-" else task
     agent = remembered.load(path)
-    limits = _limits(agent.limits, max_turns, max_tokens, max_seconds)
+    given = {"turns": max_turns, "tokens": max_tokens, "money": max_money, "wall_s": max_seconds}
+    limits = _limits(agent.limits, given)
     return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, filing))
 
 
@@ -162,8 +169,7 @@ def _read_stdin() -> str:
         raise failures.CliError(words, failures.USAGE) from error
 
 
-def _limits(limits: Limits, turns: int | None, tokens: int | None, wall_s: float | None) -> Limits:
-    given = {"turns": turns, "tokens": tokens, "wall_s": wall_s}
+def _limits(limits: Limits, given: dict[str, float | None]) -> Limits:
     changed = {name: value for name, value in given.items() if value is not None}
     return msgspec.structs.replace(limits, **changed)
 

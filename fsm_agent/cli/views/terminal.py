@@ -12,7 +12,17 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from fsm_agent.cli.clean import one_line, piece
-from fsm_agent.run.delta import Answered, Began, Created, Intended, Replied, Resumed, Settled
+from fsm_agent.run.delta import (
+    Answered,
+    Began,
+    Created,
+    Criticised,
+    Intended,
+    Replied,
+    Resumed,
+    Settled,
+    Summarised,
+)
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.telling.words import Line, Story, Tone, seconds
 
@@ -131,7 +141,7 @@ class TerminalView:
     def _hear_line(self, line: Line, *, is_last: bool) -> None:
         match line.delta:
             case Began() if line.tone == "quiet":
-                self._pending[_MODEL] = _Pending("think", "asks the model")
+                self._pending[_MODEL] = _Pending(line.place, line.text)
                 self._has_streamed = ""
             case Intended(call_id=call_id):
                 if line.tone != "quiet":
@@ -139,6 +149,9 @@ class TerminalView:
                 self._pending[call_id] = _Pending("act", self._story.name(call_id))
             case Settled(call_id=call_id):
                 self._pending.pop(call_id, None)
+                self._show(line)
+            case Criticised() | Summarised():
+                self._pending.pop(_MODEL, None)
                 self._show(line)
             case Replied():
                 self._pending.pop(_MODEL, None)

@@ -1,0 +1,205 @@
+"""What one turn did, in forms that tell whether a later turn does the same again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from .content import Call, ResultStatus
+from .delta import Replied, Settled
+
+LOOKED_AT = (600, 400)  # characters of the beginning and the end of a long text that are compared
+SKETCH = 48  # values that stand for a text's words
+ALIKE = 0.75  # texts that share so much say the same
+FAILED: tuple[ResultStatus, ...] = ("error", "timeout", "denied", "expired", "cancelled")
+
+# What is different each time although nothing has changed. Percentages and counts stay: they are
+# how a job that is polled shows that it gets on.
+_VOLATILE = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    r"|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b"
+    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    r"|\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"
+    r"|\b1\d{9}(?:\d{3})?(?:\.\d+)?\b"
+    r"|\b\d+(?:[.,]\d+)? ?(?:ms|µs|us|ns|s|sec|secs|seconds?)\b"
+    r"|\b0x[0-9a-f]+\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+", re.UNICODE)
+_NUMBER = re.compile(r"\d+")
+_PROSE = re.compile(r"[^\W_]{3,}(?:[\s,.:;?!'\"()-]+[^\W_]{3,})+[\s.:?!]*")
+
+Sketch = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Did:
+    """One call and what came of it, as small values: a live run holds them for many turns."""
+
+    tool: str
+    what: int  # equal for calls that ask the same in other words
+    outcome: int  # equal for results that say the same at another time
+    sketch: Sketch  # of the result
+    is_failure: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A reply and the results of its calls. Its forms are computed once, when they are needed."""
+
+    reply: Replied
+    results: tuple[Settled, ...] = ()
+
+    @cached_property
+    def did(self) -> tuple[Did, ...]:
+        """The calls that have a result, in their order."""
+        results = {result.call_id: result for result in self.results}
+        return tuple(
+            _did(call, result)
+            for call in self.reply.calls
+            if (result := results.get(call.call_id)) is not None
+        )
+
+    @cached_property
+    def _asked(self) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted((did.tool, did.what) for did in self.did))
+
+    @cached_property
+    def _was_refused(self) -> bool:
+        """Whether a call was answered without being made, since another one did the same."""
+        return any(result.status == "duplicate" for result in self.results)
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        """Of the text."""
+        return sketch(self.reply.text)
+
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """Those in the text, in their order."""
+        return tuple(_NUMBER.findall(shortened(self.reply.text)))
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for steps that do the same with the same outcome, or say the same."""
+        if self.did:
+            return ("did", *sorted((d.tool, d.what, d.outcome) for d in self.did))
+        if self.reply.calls:
+            return ("asked", *sorted((c.name, what(c)) for c in self.reply.calls))
+        said = _without_counter(words(shortened(self.reply.text)))
+        return ("said", self.reply.label, len(self.reply.text) // 64, *said)
+
+    def is_like(self, other: Step) -> bool:
+        """Whether this step brings nothing that `other` had not: the same, or nearly so."""
+        if self.key == other.key:
+            return True
+        if self._was_refused or other._was_refused:
+            return self._asked == other._asked
+        if self.reply.calls or other.reply.calls or self.reply.label != other.reply.label:
+            return False
+        if _differences(self.numbers, other.numbers) > 1:
+            return False  # more than a counter has moved: the numbers are the news
+        return likeness(self.sketch, other.sketch) >= ALIKE
+
+
+def _did(call: Call, result: Settled) -> Did:
+    text = stable(shortened(result.text))
+    return Did(
+        tool=call.name,
+        # Another number does not make another call of one that runs out of time each time.
+        what=what(call, without_numbers=result.status == "timeout"),
+        outcome=zlib.crc32(f"{result.status} {len(result.text) // 64} {text}".encode()),
+        sketch=sketch(text),
+        is_failure=result.status in FAILED,
+    )
+
+
+def what(call: Call, *, without_numbers: bool = False) -> int:
+    """A digest of a call that is the same for other cases, orders and endings of its words."""
+    if len(call.arguments) > sum(LOOKED_AT):
+        return zlib.crc32(f"{call.name} {call.arguments}".encode())
+    try:
+        said = "\n".join(_forms(msgspec.json.decode(call.arguments)))
+    except (msgspec.DecodeError, RecursionError):
+        said = call.arguments
+    if without_numbers:
+        said = _NUMBER.sub("", said)
+    return zlib.crc32(f"{call.name} {said}".encode())
+
+
+def _forms(value: Any) -> Iterator[str]:
+    """The strings, names and numbers of a JSON value; of prose the words, in one order."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from _forms(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _forms(item)
+    elif isinstance(value, str):
+        value = " ".join(value.split())
+        # The words of a question to a search engine have no order; a command is another one.
+        prose = sorted(map(_stem, words(value))) if _PROSE.fullmatch(value) else None
+        yield " ".join(prose) if prose else value.removeprefix("./")
+    else:
+        yield str(value)
+
+
+def call_digest(name: str, arguments: str) -> str:
+    """Equal for equal calls only: what bars one of them."""
+    return hashlib.blake2b(f"{name} {arguments}".encode(), digest_size=8).hexdigest()
+
+
+def shortened(text: str) -> str:
+    """The parts of a long text that are looked at."""
+    head, tail = LOOKED_AT
+    return text if len(text) <= head + tail else f"{text[:head]} {text[-tail:]}"
+
+
+def stable(text: str) -> str:
+    """`text` without times, durations and ids."""
+    return _VOLATILE.sub("~", text)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in lower case; of scripts without blanks, the characters."""
+    return _WORD.findall(text.lower())
+
+
+def sketch(text: str) -> Sketch:
+    """The smallest hashes of a text's words: what two of them share tells how alike texts are."""
+    found = _without_counter(words(shortened(text)))
+    return array("I", sorted({zlib.crc32(word.encode()) for word in found})[:SKETCH])
+
+
+def likeness(one: Sketch, other: Sketch) -> float:
+    """How alike the texts of two sketches are: 0 to 1. Texts without words are alike."""
+    if not one and not other:
+        return 1.0
+    both, union = set(one) & set(other), sorted({*one, *other})[:SKETCH]
+    return sum(value in both for value in union) / len(union)
+
+
+def _without_counter(found: list[str]) -> list[str]:
+    """'Attempt 4 …' says what 'Attempt 3 …' said; of texts with more numbers, they are the news."""
+    numbers = [word for word in found if _NUMBER.fullmatch(word)]
+    if len(numbers) == 1 and len(found) > 3:
+        return [word for word in found if word is not numbers[0]]
+    return found
+
+
+def _differences(one: Sequence[str], other: Sequence[str]) -> int:
+    changed = sum(a != b for a, b in zip(one, other, strict=False))
+    return changed + abs(len(one) - len(other))
+
+
+def _stem(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") else word
