@@ -35,16 +35,19 @@ from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Model
 from fsm_agent.notify.relay import Relay
 from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
+from fsm_agent.observations.given import Givable
+from fsm_agent.observations.given import load as load_files
+from fsm_agent.observations.reading import Limits as FileLimits
 from fsm_agent.people import People, Request
 from fsm_agent.run import codec, signal
-from fsm_agent.run.content import Source, clean_text
-from fsm_agent.run.delta import AnyDelta, Carried, Created, Filed, OnBusy, Versioned
+from fsm_agent.run.content import File, Source, clean_text
+from fsm_agent.run.delta import AnyDelta, Carried, Created, Filed, Given, OnBusy, Versioned
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.run.filing import checked_filing
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.person import identity
 from fsm_agent.run.record import Record, Run, apply
-from fsm_agent.run.signal import AnySignal, CancelRequested, Said
+from fsm_agent.run.signal import AnySignal, CancelRequested, Happened, Said
 from fsm_agent.tools.rule import rule_of
 from fsm_agent.versions import Versions
 from fsm_agent.worker.tidying import tidying
@@ -190,12 +193,14 @@ class Runtime(People, Versions):
         priority: int = 0,
         thread: str = "",
         on_busy: OnBusy = "reject",
+        files: Sequence[Givable] = (),
     ) -> str:
         """Put a new run on record, due now, and return its id. Nobody works on it yet.
 
-        A repeat with the same id, agent and task is the same run. With `continues` the run goes on
-        with the conversation of another one, which has to be over: of what was said in it and
-        before it, as much as half of the window holds is recorded with the new run.
+        `files` are paths, or pairs of a name and bytes; the worker reads them. A repeat with the
+        same id, agent, task and files is the same run. With `continues` the run goes on with the
+        conversation of another one, which has to be over: of what was said in it and before it, as
+        much as half of the window holds is recorded with the new run.
 
         Workers take runs of a higher `priority` (-100 to 100) first, and hold to the limits of the
         `tenant`. Of the runs of a `thread` one at a time is active; while another one is, this one
@@ -223,17 +228,20 @@ class Runtime(People, Versions):
         filed = checked_filing(tenant, priority, thread, on_busy)
         if filed.thread:
             await threads.refuse_if_busy(self._deps.store, RunId(run_id), filed)
+        given = await self._put(RunId(run_id), files, agent.file_limits)
         facts: list[AnyDelta] = [created, Versioned(agent.parts())]
         if filed != Filed():
             facts.append(filed)
         if continues is not None:
             facts.append(await self._carried(continues, agent))
+        if given:
+            facts.append(Given(given))
         record = Record(None, self._deps.clock.wall_ms(), tuple(facts))
         run = apply(Run(run_id=run_id), record)
         check_prices(run, agent)
         await self._deps.store.create(
             RunId(run_id),
-            op=_digest(created, filed, continues),
+            op=_digest(created, given, filed, continues),
             body=codec.encode(record),
             snapshot=codec.encode_snapshot(snapshot_of(run)),
         )
@@ -302,19 +310,47 @@ class Runtime(People, Versions):
             RunId(run_id), signal_id=signal.signal_id_of(said), body=signal.encode(said)
         )
 
-    async def say(self, run_id: str, text: str, *, by: str = "") -> bool:
+    async def say(
+        self, run_id: str, text: str, *, by: str = "", files: Sequence[Givable] = ()
+    ) -> bool:
         """Give the run a further message of the user, for its next turn. Raises UsageError for an
-        empty or endless one."""
+        empty or endless one, and for files that are not there or too large."""
         text = clean_text(text)
         if not text.strip() or len(text) > MAX_TASK_CHARS:
             raise UsageError(
                 f"a message has 1 to {MAX_TASK_CHARS} characters that are not blank, "
                 f"this one has {len(text)}."
             )
-        said: AnySignal = Said(text, clean_text(by))
+        given = await self._put(RunId(run_id), files, FileLimits())
+        said: AnySignal = Said(text, clean_text(by), given)
         signal_id = f"said:{self._deps.new_id()}"
         body = signal.encode(said)
         return await self._deps.store.signal(RunId(run_id), signal_id=signal_id, body=body)
+
+    async def notify(self, run_id: str, text: str, *, source: str, event_id: str = "") -> bool:
+        """Tell the run of something that happened outside, for its next turn.
+
+        With an `event_id` a repeat counts once. Raises UsageError for an empty or endless text.
+        """
+        text, source = clean_text(text), clean_text(source)
+        if not text.strip() or len(text) > MAX_TASK_CHARS or not source.strip():
+            raise UsageError("an event has a source, and a text of 1 to 200,000 characters.")
+        signal_id = f"event:{event_id or self._deps.new_id()}"
+        body = signal.encode(Happened(source[:64], text))
+        return await self._deps.store.signal(RunId(run_id), signal_id=signal_id, body=body)
+
+    async def _put(
+        self, run_id: RunId, files: Sequence[Givable], limits: FileLimits
+    ) -> tuple[File, ...]:
+        """Keep the bytes of the files beside the run, each content once."""
+        if not files:
+            return ()
+        loaded = await asyncio.to_thread(load_files, files, limits)
+        given = []
+        for name, data in loaded:
+            digest = await self._deps.store.put_blob(run_id, data)
+            given.append(File(name, digest, len(data)))
+        return tuple(given)
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -452,9 +488,11 @@ def _check_requester(agent: Agent, requester: str) -> None:
         )
 
 
-def _digest(created: Created, filed: Filed, continues: str | None) -> str:
+def _digest(created: Created, files: tuple[File, ...], filed: Filed, continues: str | None) -> str:
     """Equal for the same input, whatever version of the agent's code starts it."""
-    given = codec.encode(Record(None, 0, (replace_fields(created, fingerprint=""),)))
+    first = replace_fields(created, fingerprint="")
+    facts = (first, Given(files)) if files else (first,)
+    given = codec.encode(Record(None, 0, facts))
     if filed != Filed():
         given += msgspec.msgpack.encode(filed)
     if continues is not None:

@@ -14,6 +14,7 @@ from fsm_agent.context.tokens import DEFAULT_REPLY_TOKENS, tokens_of
 from fsm_agent.errors import BadAgent, did_you_mean
 from fsm_agent.labels.protocol import DEFAULT, LabelProtocol
 from fsm_agent.llm.model import ToolSpec
+from fsm_agent.observations.reading import Limits as FileLimits
 from fsm_agent.reflection.critic import Critic
 from fsm_agent.reflection.money import Price, price_of
 from fsm_agent.reflection.settings import Reflection
@@ -69,7 +70,7 @@ class Agent:
     until the old code takes it or a person accepts the change.
     `context` says what happens when the messages no longer fit into `context_tokens`, `reflection`
     by which policies a run is judged, `critic` asks a model to look over it, and `prices` (by
-    model) let limits on money hold.
+    model) let limits on money hold. `file_limits` bounds what is read of files.
 
     `output` is the type of the final answer, such as a msgspec Struct: the model is told its
     schema, what does not fit is corrected like any violation, and `Result.value` is the value.
@@ -103,6 +104,7 @@ class Agent:
         context: Context | None = None,
         reflection: Reflection | None = None,
         critic: Critic | None = None,
+        file_limits: FileLimits | None = None,
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         if not name or len(name) > 64:
@@ -132,6 +134,7 @@ class Agent:
         self.context = context or Context()
         self.reflection = reflection or Reflection()
         self.critic = critic
+        self.file_limits = file_limits or FileLimits()
         self.prices = dict(prices or {})
         self.on_change = on_change
         self.keep_s = keep_s

@@ -49,6 +49,18 @@ class Words(click.ParamType):  # type: ignore[type-arg]
         return value
 
 
+def file_option(command: F) -> F:
+    """Add --file."""
+    option = click.option(
+        "--file",
+        "files",
+        multiple=True,
+        metavar="PATH",
+        help="A text, picture, PDF, sound or film that goes with it; may be repeated.",
+    )
+    return option(command)
+
+
 def common(command: F) -> F:
     """Add the common options; what is given last counts."""
     for option in (_JSON, _STORE):

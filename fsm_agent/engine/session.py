@@ -11,6 +11,7 @@ from checkpoints.model import Ask, Claim, Comment, Commit, Committed, Status
 from fsm_agent.context.window import Window
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
+from fsm_agent.run.content import Image
 from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
@@ -71,6 +72,7 @@ class Session:
         self.cancel: CancelRequested | None = None
         self.signals: dict[str, AnySignal] = {}
         self.comments: dict[str, tuple[Comment, ...]] = {}  # by request, of those decided
+        self.pictures: dict[str, Image | None] = {}  # of the window, by digest; None: not there
         self.mailed_ms: dict[str, int] = {}  # when each was sent, by the store's clock
         # Calls that a worker before us started: only they can have a gap.
         self.inherited = frozenset(c.call.call_id for c in run.calls if c.phase == "started")

@@ -35,6 +35,7 @@ from fsm_agent.run.state import Trigger
 from .consult import Question, consult
 from .costs import charge, check_prices, has_room, reserve_of, sane
 from .deps import Deps
+from .files import illustrated
 from .host import HostFailed, ask_host
 from .outcome import Move, Outcome, Park
 from .session import Session
@@ -73,11 +74,10 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         return Move(Trigger.FAILED, (*facts, _no_budget(session.run, reserved)))
     session.stage(Trigger.BEGAN, *facts, reserved)
     await session.flush()
+    request = await _request(session, agent, offer, deps)
     try:
         with session.interruptible():
-            reply = await deps.model.step(
-                _request(session, agent, offer), _teller(session.run, deps)
-            )
+            reply = await deps.model.step(request, _teller(session.run, deps))
     except ProviderError as error:
         return await _after_failure(session, deps, error)
     except MissingSetting as error:
@@ -133,11 +133,11 @@ def _no_budget(run: Run, reserved: Reserved) -> Failed:
     )
 
 
-def _request(session: Session, agent: Agent, offer: Offer) -> StepRequest:
+async def _request(session: Session, agent: Agent, offer: Offer, deps: Deps) -> StepRequest:
     run = session.run
     return StepRequest(
         instructions=offer.instructions,
-        messages=(*run.history, *session.window.view(run)),
+        messages=(*run.history, *await illustrated(session, deps, session.window.view(run))),
         tools=offer.tools,
         protocol=offer.protocol,
         model=agent.model,

@@ -24,6 +24,8 @@ from fsm_agent.llm.profiles import Constraint, Profile, adapted, profile_for
 from fsm_agent.llm.reading import Reading
 from fsm_agent.llm.request import RequestBuilder, may_change, sendable
 from fsm_agent.llm.stream import Stream
+from fsm_agent.llm.transcribe import transcribe
+from fsm_agent.run.content import Usage
 
 OPENAI_URL = "https://api.openai.com/v1"
 MAX_CHANGES = 6  # of one request, after refusals
@@ -99,6 +101,17 @@ class OpenAIModel:
     async def aclose(self) -> None:
         """Close connections. The model may be used again."""
         await self._connections.aclose()
+
+    @property
+    def can_transcribe(self) -> bool:
+        """Whether FSM_AGENT_TRANSCRIBE_MODEL names a model that puts sound into words."""
+        return bool(os.environ.get("FSM_AGENT_TRANSCRIBE_MODEL"))
+
+    async def transcribe(self, data: bytes, media_type: str) -> tuple[str, Usage | None]:
+        """What is said in a sound or film. See `Transcriber.transcribe`."""
+        model = os.environ.get("FSM_AGENT_TRANSCRIBE_MODEL", "")
+        endpoint = replace(self.endpoint(), model=model)
+        return await transcribe(endpoint, data, media_type, self.limits)
 
     def endpoint(self, request: StepRequest | None = None) -> Endpoint:
         """Where a request would go now. Raises MissingSetting, which says what to set."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -94,3 +94,18 @@ class Model(Protocol):
 
     async def aclose(self) -> None:
         """Close connections."""
+
+
+@runtime_checkable
+class Transcriber(Protocol):
+    """A model that can also put sound into words."""
+
+    @property
+    def can_transcribe(self) -> bool:
+        """Whether that is set up."""
+
+    async def transcribe(self, data: bytes, media_type: str) -> tuple[str, Usage | None]:
+        """What is said in a sound or film, and what it cost where the server says so.
+
+        Raises ProviderError or MissingSetting.
+        """

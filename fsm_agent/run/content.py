@@ -75,6 +75,48 @@ class IllustratedMessage(UserMessage, frozen=True, array_like=True, tag="illustr
     images: tuple[Image, ...] = ()
 
 
+PartKind = Literal["text", "image", "pdf", "audio", "video", "unknown"]
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """A file that somebody gave, not read yet. Its bytes are a blob of the run."""
+
+    name: str
+    digest: str
+    size_bytes: int
+
+
+class Picture(msgspec.Struct, frozen=True, array_like=True):
+    """A picture for the model, whose bytes are a blob of the run."""
+
+    digest: str
+    media_type: str
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A file as it was understood, by its bytes and not by its name."""
+
+    file: File
+    kind: PartKind
+    media_type: str
+    text: str = ""  # what of it can be read, perhaps cut
+    pictures: tuple[Picture, ...] = ()  # what of it can be looked at
+    confidence: int = 100  # in percent: how far the text can be relied on
+    facts: dict[str, int | float | str] = {}  # pages, width, seconds …
+    problem: str = ""  # why there is nothing, or not all of it
+
+
+class FilesMessage(UserMessage, frozen=True, array_like=True, tag="files"):
+    """Files of a user, in words. Pictures are put in when the model is asked."""
+
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Those of all parts."""
+        return tuple(picture for part in self.parts for picture in part.pictures)
+
+
 class AssistantMessage(msgspec.Struct, frozen=True, array_like=True, tag="assistant"):
     """A reply of the model. `label` is kept so that the model sees its own format."""
 
@@ -106,7 +148,13 @@ class NoteMessage(msgspec.Struct, frozen=True, array_like=True, tag="note"):
 
 
 Message = (
-    UserMessage | IllustratedMessage | AssistantMessage | SignedMessage | ToolMessage | NoteMessage
+    UserMessage
+    | IllustratedMessage
+    | FilesMessage
+    | AssistantMessage
+    | SignedMessage
+    | ToolMessage
+    | NoteMessage
 )
 
 

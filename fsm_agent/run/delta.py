@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from .content import Call, EffectClass, Message, ResultStatus, Source, Usage
+from .content import Call, EffectClass, File, Message, Part, ResultStatus, Source, Usage
 from .limits import Limits
 
 AskKind = Literal["approval", "question", "in_doubt"]
@@ -18,7 +18,7 @@ OnExpiry = Literal["reject", "fail_run", "approve"]
 OnBusy = Literal["reject", "queue", "interrupt"]
 HintKind = Literal["repair", "warning", "final", "failure", "host"]
 StepStatus = Literal["done", "partial", "failed", "dropped"]
-Purpose = Literal["turn", "summary", "critic"]
+Purpose = Literal["turn", "summary", "critic", "transcript"]
 CriticVerdict = Literal["right", "more", "wrong", "done", "unknown"]
 FailureReason = Literal[
     "model", "turns", "tokens", "tool_calls", "wall_time", "errors", "repairs", "loop", "poison",
@@ -125,6 +125,27 @@ class Resumed(Delta, frozen=True, tag="resumed"):
 class Observed(Delta, frozen=True, tag="observed"):
     """Words of a person, taken from the mailbox into the conversation."""
 
+    text: str
+    signal_id: str
+
+
+class Given(Delta, frozen=True, tag="given"):
+    """Files that came with the task. In the first entry; OBSERVE reads them."""
+
+    files: tuple[File, ...]
+
+
+class Perceived(Delta, frozen=True, tag="perceived"):
+    """What is in the files that came with the words before."""
+
+    parts: tuple[Part, ...]
+    usage: Usage | None = None  # of the model that put sound into words
+
+
+class Noticed(Delta, frozen=True, tag="noticed"):
+    """Something that happened outside, as a system told it."""
+
+    source: str
     text: str
     signal_id: str
 
@@ -415,6 +436,6 @@ AnyDelta = (
     Created | Nested | Resumed | Observed | Began | Replied | Signed | ModelFailed | Asked
     | AskedOn | Judged | Voted | Ruled | Attested | Consented | Revoked | Intended | Delegated
     | Detailed | Settled | Hinted | Finalising | Answered | Failed | Reserved | Charged | Assessed
-    | Barred | Criticised | Cut | Summarised | Filed | Commented | Versioned | Forked | Withheld
-    | Carried | Entered | Planned | Stepped | Raised | Proposed
+    | Barred | Criticised | Cut | Summarised | Given | Perceived | Noticed | Filed | Commented
+    | Versioned | Forked | Withheld | Carried | Entered | Planned | Stepped | Raised | Proposed
 )  # fmt: skip

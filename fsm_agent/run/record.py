@@ -13,6 +13,8 @@ from fsm_agent.errors import CorruptRecord
 from .content import (
     AssistantMessage,
     Call,
+    File,
+    FilesMessage,
     IllustratedMessage,
     Message,
     NoteMessage,
@@ -44,12 +46,15 @@ from .delta import (
     Filed,
     Finalising,
     Forked,
+    Given,
     Hinted,
     Intended,
     Judged,
     ModelFailed,
     Nested,
+    Noticed,
     Observed,
+    Perceived,
     Planned,
     Proposed,
     Purpose,
@@ -68,6 +73,7 @@ from .delta import (
     Voted,
     Withheld,
 )
+from .files import in_words
 from .fork import in_fork
 from .limits import Limits
 from .state import FINAL, State, Trigger, destination
@@ -175,6 +181,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     rulings: int = 0
     consents: tuple[Consented, ...] = ()  # that hold
     so_far: dict[str, SoFar] = {}  # by tool
+    unread: tuple[File, ...] = ()  # files that came with the task
     signals: tuple[str, ...] = ()  # ids of words already taken from the mailbox
     takeovers: int = 0
     answer: Answered | None = None
@@ -357,6 +364,13 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             # What a person says is news: to look again at the same thing is no loop then.
             run = _say(_afresh(run), UserMessage(delta.text))
             return replace(run, signals=(*run.signals, delta.signal_id))
+        case Given():
+            return replace(run, unread=delta.files)
+        case Perceived():
+            return _fold_files(run, delta)
+        case Noticed():
+            run = replace(run, signals=(*run.signals, delta.signal_id))
+            return _say(run, NoteMessage(f"[event from {delta.source}]\n{delta.text}"))
         case Began():
             return _fold_attempt(run, delta)
         case Charged():
@@ -444,6 +458,14 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             assert_never(delta)  # a kind without a case fails the type check, not the run
 
 
+def _fold_files(run: Run, perceived: Perceived) -> Run:
+    if perceived.usage:
+        run = _settled_call(run, perceived.usage)
+    run = replace(run, unread=())
+    text = "\n\n".join(map(in_words, perceived.parts))
+    return _say(run, FilesMessage(text, perceived.parts)) if perceived.parts else run
+
+
 def _fold_attempt(run: Run, began: Began) -> Run:
     # A reserve that nobody settled is that of an attempt that died: perhaps billed.
     run = replace(
@@ -517,6 +539,8 @@ def message_size(message: Message) -> int:
     size = len(message.text) + 16
     if isinstance(message, IllustratedMessage):
         size += IMAGE_CHARS * len(message.images)
+    elif isinstance(message, FilesMessage):
+        size += IMAGE_CHARS * len(message.pictures)
     if isinstance(message, AssistantMessage):
         size += sum(len(call.name) + len(call.arguments) + 32 for call in message.calls)
     return size

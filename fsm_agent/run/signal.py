@@ -6,6 +6,7 @@ import msgspec
 
 from fsm_agent.errors import CorruptRecord, NewerRecord
 
+from .content import File
 from .delta import AskKind, OnExpiry, Verb
 
 
@@ -37,6 +38,14 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag="said"):
 
     text: str
     by: str = ""
+    files: tuple[File, ...] = ()  # their bytes are blobs of the run
+
+
+class Happened(msgspec.Struct, frozen=True, array_like=True, tag="happened"):
+    """Something that happened outside, told by a system."""
+
+    source: str
+    text: str
 
 
 class Consent(msgspec.Struct, frozen=True, array_like=True, tag="consent"):
@@ -64,7 +73,7 @@ class Stirred(msgspec.Struct, frozen=True, array_like=True, tag="stirred"):
     child: str
 
 
-AnySignal = Decided | CancelRequested | Said | Consent | Revoke | Stirred
+AnySignal = Decided | CancelRequested | Said | Happened | Consent | Revoke | Stirred
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):

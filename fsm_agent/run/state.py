@@ -78,6 +78,7 @@ TABLE: tuple[Arrow, ...] = (
     Arrow(_T.OBSERVED, (_S.OBSERVE,), _S.THINK),
     Arrow(_T.BEGAN, (_S.THINK,), _S.THINK, "has_attempt"),
     Arrow(_T.BEGAN, (_S.REFLECT,), _S.REFLECT, "has_attempt"),  # the critic's call
+    Arrow(_T.BEGAN, (_S.OBSERVE,), _S.OBSERVE, "has_attempt"),  # sound is put into words
     Arrow(_T.CALLS, (_S.THINK,), _S.ACT, "has_calls"),
     Arrow(_T.REPLIED, (_S.THINK,), _S.REFLECT, "!has_calls"),
     Arrow(_T.ANSWERED, (_S.THINK,), _S.DONE, "has_answer"),

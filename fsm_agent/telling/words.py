@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, assert_never
 
-from fsm_agent.run.content import Call
+from fsm_agent.run.content import Call, Part
 from fsm_agent.run.delta import (
     Answered,
     AnyDelta,
@@ -28,14 +28,18 @@ from fsm_agent.run.delta import (
     Filed,
     Finalising,
     Forked,
+    Given,
     Hinted,
     Intended,
     Judged,
     ModelFailed,
     Nested,
+    Noticed,
     Observed,
+    Perceived,
     Planned,
     Proposed,
+    Purpose,
     Raised,
     Replied,
     Reserved,
@@ -75,6 +79,13 @@ _PLACES: dict[Trigger | None, str] = {
     Trigger.FINISHED: "reflect",
     Trigger.EXHAUSTED: "reflect",
     Trigger.CANCELLED: "cancel",
+}
+
+_ASKS: dict[Purpose, tuple[str, str]] = {
+    "turn": ("think", "asks the model"),
+    "summary": ("think", "asks for a summary"),
+    "critic": ("reflect", "asks the critic"),
+    "transcript": ("observe", "has sound put into words"),
 }
 
 RULED_WORDS = {
@@ -148,6 +159,14 @@ class Story:
                 return self._resumed(delta)
             case Observed():
                 return [Line("observe", f"was told: {one_line(delta.text)}")]
+            case Noticed():
+                text = f"{one_line(delta.source, 64)} tells: {one_line(delta.text)}"
+                return [Line("observe", text)]
+            case Given():
+                names = ", ".join(one_line(file.name, 64) for file in delta.files)
+                return [Line("created", f"with {names}")]
+            case Perceived():
+                return [self._perceived(part) for part in delta.parts]
             case Began():
                 return self._began(delta, at_ms)
             case Replied():
@@ -292,6 +311,16 @@ class Story:
             Line("worker", f"{self.owner} took the run over", "warn", more=lease),
         ]
 
+    def _perceived(self, part: Part) -> Line:
+        if part.kind in ("audio", "video"):
+            self.attempt = None
+        name = f"{one_line(part.file.name, 64)} ({part.media_type or 'unknown'})"
+        if part.problem:
+            return Line("observe", f"{name}: {one_line(part.problem)}", "warn")
+        read = [f"{len(part.text):,} characters"] if part.text else []
+        read += [f"{len(part.pictures)} pictures"] if part.pictures else []
+        return Line("observe", f"reads {name}: {', '.join(read) or 'nothing in it'}")
+
     def _assessed(self, assessed: Assessed) -> list[Line]:
         if not assessed.low and assessed.rounds < 2:
             return []
@@ -326,9 +355,8 @@ class Story:
         lost, self.attempt, self._began_ms = self.attempt, began, at_ms
         more = f"attempt {began.attempt}, {began.reserve_tokens:,} tokens set aside"
         purpose = began.purpose if isinstance(began, Reserved) else "turn"
-        text = {"summary": "asks for a summary", "critic": "asks the critic"}.get(purpose)
-        place = "reflect" if purpose == "critic" else "think"
-        lines = [Line(place, text or "asks the model", "quiet", more=more)]
+        place, text = _ASKS[purpose]
+        lines = [Line(place, text, "quiet", more=more)]
         if lost is None:
             return lines
         text = f"attempt {lost.attempt} brought no whole reply: what it said is void"

@@ -36,6 +36,9 @@ HOME = {
     "taskiq": "worker",
     "taskiq_redis": "worker",
     "taskiq_aio_pika": "worker",
+    "PIL": "observations",
+    "pypdfium2": "observations",
+    "av": "observations",
 }
 # What shows the testing room to a person: the demo its scripted model, and the crash test itself.
 MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.", "fsm_agent.cli.commands.crashtest")

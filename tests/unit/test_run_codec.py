@@ -18,7 +18,10 @@ from fsm_agent.run import codec, signal
 from fsm_agent.run.content import (
     AssistantMessage,
     Call,
+    File,
     NoteMessage,
+    Part,
+    Picture,
     Source,
     Usage,
     UserMessage,
@@ -48,12 +51,15 @@ from fsm_agent.run.delta import (
     Filed,
     Finalising,
     Forked,
+    Given,
     Hinted,
     Intended,
     Judged,
     ModelFailed,
     Nested,
+    Noticed,
     Observed,
+    Perceived,
     Planned,
     Proposed,
     Raised,
@@ -94,8 +100,14 @@ numbers = st.dictionaries(
 )
 effects = st.sampled_from(["read", "idempotent", "keyed", "probed", "unsafe"])
 reasons = st.sampled_from(["model", "turns", "poison", "cancelled", "tool_missing", "host"])
-purposes = st.sampled_from(["turn", "summary", "critic"])
+purposes = st.sampled_from(["turn", "summary", "critic", "transcript"])
 indices = st.lists(ints, max_size=4).map(tuple)
+files = st.builds(File, texts, texts, counts)
+parts = st.builds(
+    Part, files, st.sampled_from(["text", "pdf", "unknown"]), texts, texts,
+    st.lists(st.builds(Picture, texts, texts), max_size=2).map(tuple), ints,
+    st.dictionaries(texts, ints | texts | st.floats(allow_nan=False), max_size=3), texts,
+)  # fmt: skip
 statuses = st.sampled_from(["success", "error", "timeout", "partial", "denied", "in_doubt"])
 hints = st.sampled_from(["repair", "warning", "final", "failure", "host"])
 many_texts = st.lists(texts, max_size=3).map(tuple)
@@ -149,6 +161,9 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
                           texts),
     Cut: st.builds(Cut, ints, indices, ints, ints),
     Summarised: st.builds(Summarised, texts, ints, usages, texts),
+    Given: st.builds(Given, st.lists(files, max_size=2).map(tuple)),
+    Perceived: st.builds(Perceived, st.lists(parts, max_size=2).map(tuple), st.none() | usages),
+    Noticed: st.builds(Noticed, texts, texts, texts),
     Settled: st.builds(Settled, texts, statuses, texts, ints, texts),
     Hinted: st.builds(Hinted, hints, texts),
     Finalising: st.builds(Finalising, reasons, ints),

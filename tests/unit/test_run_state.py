@@ -25,6 +25,7 @@ acted       ACT      REFLECT
 terminated  ACT      DONE
 continued   REFLECT  OBSERVE
 began       REFLECT  REFLECT
+began       OBSERVE  OBSERVE
 finished    REFLECT  DONE
 exhausted   REFLECT  ERROR
 cancelled   OBSERVE  ERROR
@@ -119,7 +120,7 @@ def test_a_refusal_names_the_trigger_the_state_and_what_is_allowed() -> None:
         advance(State.OBSERVE, Trigger.ACTED, agreeable("acted"))
 
     assert "'acted' is not allowed in OBSERVE" in str(refused.value)
-    assert "observed, cancelled" in str(refused.value)
+    assert "observed, began, cancelled" in str(refused.value)
 
 
 def test_a_guard_that_refuses_is_named() -> None:

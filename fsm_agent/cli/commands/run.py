@@ -17,7 +17,7 @@ from fsm_agent.cli.filing import Filing, filing_options
 from fsm_agent.cli.opening import check_model, looking
 from fsm_agent.cli.person import operator
 from fsm_agent.cli.process import put_done, say
-from fsm_agent.cli.settings import Words, common, current
+from fsm_agent.cli.settings import Words, common, current, file_option
 from fsm_agent.cli.shift import Shift
 from fsm_agent.run import codec
 from fsm_agent.run.limits import Limits
@@ -57,7 +57,13 @@ _lease_option = click.option(
 def _beginning(command: F) -> F:
     """The options of a command that begins a run."""
     limits = (_seconds_option, _money_option, _tokens_option, _turns_option)
-    for option in (filing_options, *limits, _run_id_option, click.argument("task", type=Words())):
+    for option in (
+        filing_options,
+        file_option,
+        *limits,
+        _run_id_option,
+        click.argument("task", type=Words()),
+    ):
         command = option(command)
     return _agent_option(command)
 
@@ -75,6 +81,7 @@ def run_command(
     max_tokens: int | None,
     max_money: float | None,
     max_seconds: float | None,
+    files: tuple[str, ...],
     detach: bool,
     lease_s: float | None,
     **filing: Unpack[Filing],
@@ -92,11 +99,11 @@ def run_command(
     given = {"turns": max_turns, "tokens": max_tokens, "money": max_money, "wall_s": max_seconds}
     limits = _limits(agent.limits, given)
     if detach:
-        return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, filing))
+        return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, files, filing))
     check_model(agent)
     return Shift(agent, run_id or "", path, lease_s).work(
         lambda runtime: runtime.start(
-            agent, text, run_id=run_id, limits=limits, requester=operator(), **filing
+            agent, text, run_id=run_id, limits=limits, requester=operator(), files=files, **filing
         )
     )
 
@@ -112,6 +119,7 @@ def start_command(
     max_tokens: int | None,
     max_money: float | None,
     max_seconds: float | None,
+    files: tuple[str, ...],
     **filing: Unpack[Filing],
 ) -> int:
     """Put a run on record and print its id: workers do the rest.
@@ -125,7 +133,7 @@ def start_command(
     agent = remembered.load(path)
     given = {"turns": max_turns, "tokens": max_tokens, "money": max_money, "wall_s": max_seconds}
     limits = _limits(agent.limits, given)
-    return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, filing))
+    return process.run(lambda: _put_on_record(agent, path, text, run_id, limits, files, filing))
 
 
 @click.command("resume")
@@ -175,11 +183,17 @@ def _limits(limits: Limits, given: dict[str, float | None]) -> Limits:
 
 
 async def _put_on_record(
-    agent: Agent, path: str, task: str, run_id: str | None, limits: Limits, filing: Filing
+    agent: Agent,
+    path: str,
+    task: str,
+    run_id: str | None,
+    limits: Limits,
+    files: tuple[str, ...],
+    filing: Filing,
 ) -> int:
     async with looking() as runtime:
         begun = await runtime.start(
-            agent, task, run_id=run_id, limits=limits, requester=operator(), **filing
+            agent, task, run_id=run_id, limits=limits, requester=operator(), files=files, **filing
         )
         remembered.remember(current().store, agent, path, begun)
         put_done(asjson.line({"event": "created", "run_id": begun}) if current().is_json else begun)

@@ -8,7 +8,7 @@ from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.person import operator
 from fsm_agent.cli.process import put_done, say
-from fsm_agent.cli.settings import Words, common, current
+from fsm_agent.cli.settings import Words, common, current, file_option
 from fsm_agent.errors import UsageError
 
 
@@ -16,15 +16,16 @@ from fsm_agent.errors import UsageError
 @click.argument("run_id", metavar="RUN")
 @click.argument("text", type=Words())
 @click.option("--by", metavar="NAME", help="Who says it.  [default: the OS user]")
+@file_option
 @common
-def say_command(run_id: str, text: str, by: str | None) -> int:
+def say_command(run_id: str, text: str, by: str | None, files: tuple[str, ...]) -> int:
     """Give a run a further message of its user, for its next turn."""
     if not text.strip():
         raise UsageError("the message is empty. Say something.")
 
     async def tell() -> None:
         async with looking() as runtime:
-            await runtime.say(run_id, text, by=by or operator())
+            await runtime.say(run_id, text, by=by or operator(), files=files)
 
     process.run(tell)
     _told({"event": "said", "run_id": run_id}, f"{run_id} will hear it at its next turn")
