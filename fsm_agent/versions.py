@@ -55,7 +55,7 @@ class Versions:
         run_id: str,
         *,
         at: int | None = None,
-        new_id: str,
+        new_id: str | None = None,
         say: str = "",
         by: str = "",
         is_due: bool = False,
@@ -66,7 +66,7 @@ class Versions:
         in the fork; requests, approvals and standing consents are the origin's and are asked anew;
         keys and child runs are new. `at` (default: the last one possible) must be a whole step.
         `say` is a further message of the user. `is_due` lets any worker take it up; otherwise it
-        waits for `work`. The same call again is the same fork.
+        waits for `work`. The same call again is the same fork, if it names the same `new_id`.
 
         Raises UsageError for another `at`, naming those that are possible, or an id that is taken;
         RunNotFound, BadRunId, or CorruptEntry.
@@ -86,7 +86,8 @@ class Versions:
             by=clean_text(by),
             say=say,
         )
-        return await fork(self._deps.store, history, forked, new_id, is_due=is_due)
+        named = f"r-{self._deps.new_id()[:16]}" if new_id is None else new_id
+        return await fork(self._deps.store, history, forked, named, is_due=is_due)
 
     async def replay(self, run_id: str, *, at: int | None = None) -> Replayed:
         """Fold the run's journal up to entry `at` (default: all of it), and compare the head.

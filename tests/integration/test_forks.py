@@ -205,6 +205,8 @@ async def test_the_same_fork_again_is_the_same_run_and_another_one_is_refused(
     desk = Desk()
     runtime, origin = await finished(bench, desk, "look")
 
+    unnamed = [await runtime.fork(origin.run_id, at=4) for _ in range(2)]
+    assert len({fork.run_id for fork in unnamed}) == 2
     first = await runtime.fork(origin.run_id, at=4, new_id="f4", by="mia")
     again = await runtime.fork(origin.run_id, at=4, new_id="f4", by="leo")
     await runtime.work("f4", desk.agent)
