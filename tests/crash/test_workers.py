@@ -145,7 +145,7 @@ def test_after_sigterm_another_process_goes_on_long_before_the_lease_ends(
     os.kill(two, signal.SIGTERM)
 
     assert (wait_for(one), wait_for(two)) == (0, 0)
-    # Milliseconds where nothing else runs: `./dev bench fleet` prints them.
+    # A tenth of a second where nothing else runs; the lease would have taken a minute.
     assert took_s < 10.0
 
 
@@ -380,7 +380,7 @@ def test_hundreds_of_runs_on_workers_that_are_killed_are_all_done_once(
         store = await open_store(store_url)
         ledger = tmp_path / "ledger"
         try:
-            run_ids = await fill(store, 300, ledger)
+            run_ids = await fill(store, 200, ledger)
             with Crew(store_url, ledger, 3, lease_s=0.7) as crew:
                 return await work(store, crew, run_ids, kill_every_s=0.4, patience_s=100.0)
         finally:
@@ -389,5 +389,5 @@ def test_hundreds_of_runs_on_workers_that_are_killed_are_all_done_once(
     outcome = asyncio.run(run())
 
     assert outcome.wrong == []
-    assert (outcome.done, outcome.other.total(), outcome.effects) == (300, 0, 300)
+    assert (outcome.done, outcome.other.total(), outcome.effects) == (200, 0, 200)
     assert outcome.kills >= 1
