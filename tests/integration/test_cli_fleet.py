@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsm_agent.cli.stands import stands
 
 from checkpoints.model import RunId
 from fsm_agent import Runtime
 from fsm_agent.cli.main import main
+from fsm_agent.telling.stands import stands
 from tests.conftest import finish, turns
 from tests.integration.brokers import redis_broker
 from tests.integration.cli_kit import Cli, cli, interrupt, kept_store, model_url, until
