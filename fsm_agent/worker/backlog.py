@@ -21,6 +21,7 @@ from fsm_agent.run import codec
 log = structlog.get_logger(__name__)
 
 DEPTH = 1_024  # due runs that one look reads
+FIRST_DEPTH = 128  # at the first one: a new worker gets going before it knows the whole backlog
 DEEPEST = 1 << 20
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0  # before a run that failed here is tried again
 MAX_HINTS = 256
@@ -60,6 +61,7 @@ class Backlog:
         self._full: dict[str, float] = {}  # groups without room, until when
         self._hints: deque[RunId] = deque(maxlen=MAX_HINTS)
         self._strangers: set[str] = set()  # agents that are not here, as far as that was said
+        self._has_looked = False
         self._ahead_ms = float("inf")  # of the store's clock before ours
         self._next_s = 0.0  # when something more becomes due, on the steady clock
 
@@ -123,7 +125,8 @@ class Backlog:
 
     async def look(self, busy: Collection[RunId]) -> None:
         """Read the due index again. Raises StoreUnavailable."""
-        depth = DEPTH
+        depth = DEPTH if self._has_looked else min(FIRST_DEPTH, DEPTH)
+        self._has_looked = True
         while True:
             agenda = await self._store.agenda(limit=depth)
             await self._read(agenda)

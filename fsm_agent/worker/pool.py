@@ -93,6 +93,7 @@ class Worker(Generic[Result]):
         self._room = asyncio.Event()
         self._room.set()
         self._misses = 0
+        self._looked_s = 0.0
         self._look_at_s = 0.0  # not before
         self._done = 0
 
@@ -154,12 +155,14 @@ class Worker(Generic[Result]):
             tasks.create_task(self._work_on(candidate), name=f"run {candidate.run_id}")
 
     async def _next(self) -> Candidate | None:
-        if self._misses < MISSES and (found := await self._backlog.take(self._running)):
+        if self._misses >= MISSES:  # what is known is old
+            self._look_at_s = min(self._look_at_s, self._looked_s + SOONEST_S)
+        elif found := await self._backlog.take(self._running):
             return found
         now = time.monotonic()
         if now < self._look_at_s:
             return None
-        self._misses = 0
+        self._misses, self._looked_s = 0, now
         await self._backlog.look(self._running)
         found = await self._backlog.take(self._running)
         # While there is something to do the index is read as often as that is used up.
