@@ -181,6 +181,7 @@ class People:
             auth=clean_text(auth),
             is_standing=is_standing,
         )
+        decided = self._deps.clean(decided)
         decision = Decision(
             decision_id=decision_id or self._deps.new_id(),
             verb=verb,
@@ -203,7 +204,7 @@ class People:
 
         Raises DecisionRefused, RunNotFound, RunClosed, or UsageError for an empty text.
         """
-        if not (text := clean_text(text)).strip():
+        if not (text := self._deps.clean_words(clean_text(text))).strip():
             raise UsageError("the comment is empty. Say something.")
         await self._deps.store.comment(RunId(run_id), ask_id, by=clean_text(by), text=text)
 
@@ -242,6 +243,7 @@ class People:
         if not identity(by):
             raise NotAllowed("a consent needs a name. Say who agrees.")
         said = Consent(tool, rule, *map(clean_text, (by, reason, channel, auth)))
+        said = self._deps.clean(said)
         consent_id = self._deps.new_id()[:12]
         await self._deps.store.signal(
             RunId(run_id), signal_id=f"consent:{consent_id}", body=signal.encode(said)

@@ -35,6 +35,7 @@ from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Model
 from fsm_agent.notify.relay import Relay
 from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
+from fsm_agent.observability.observer import Observer, from_environment
 from fsm_agent.observations.given import Givable
 from fsm_agent.observations.given import load as load_files
 from fsm_agent.observations.reading import Limits as FileLimits
@@ -47,6 +48,7 @@ from fsm_agent.run.filing import checked_filing
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.person import identity
 from fsm_agent.run.record import Record, Run, apply
+from fsm_agent.run.redaction import Redactor, secret_values
 from fsm_agent.run.signal import AnySignal, CancelRequested, Happened, Said
 from fsm_agent.tools.rule import rule_of
 from fsm_agent.versions import Versions
@@ -104,6 +106,7 @@ class Runtime(People, Versions):
         owner: str | None = None,
         is_live: bool = True,
         webhooks: Sequence[Webhook] | None = None,
+        observers: Sequence[Observer] | None = None,
     ) -> AsyncIterator[Runtime]:
         """A runtime for the length of the block.
 
@@ -112,8 +115,9 @@ class Runtime(People, Versions):
         environment, made when it is first needed. `on_event` hears of each entry once it is
         durable, and of live text; an error it raises is logged and changes nothing. `is_live`
         also publishes live text for other processes, and tidies up finished runs now and then.
-        `webhooks` (default: FSM_AGENT_WEBHOOK) are
-        told of requests, deadlines and endings, for as long as the block lasts.
+        `webhooks` (default: FSM_AGENT_WEBHOOK) are told of requests, deadlines and endings, for as
+        long as the block lasts. `observers` watch from outside, for logs, metrics and traces
+        (default: those that the environment switches on, if `is_live`).
 
         Raises BadStoreUrl or StoreUnavailable, naming the address, or UsageError for a webhook
         that cannot work.
@@ -134,10 +138,19 @@ class Runtime(People, Versions):
             settings = settings or EngineSettings()
             if is_live and settings.tidy_s:
                 await stack.enter_async_context(tidying(store, every_s=settings.tidy_s))
-            publisher = LivePublisher(store) if is_live else None
+            redactor = _redactor()
+            publisher = LivePublisher(store, redactor) if is_live else None
             if publisher:
                 await stack.enter_async_context(publisher.publishing())
-            heartbeat = await stack.enter_async_context(_beating(store))
+            owner = owner or f"{socket.gethostname()}-{os.getpid()}"
+            listeners = [on_event] if on_event else []
+            if observers is None:
+                observers = from_environment() if is_live else ()
+            watched: Store = store
+            for observer in observers:
+                watched, hear = await stack.enter_async_context(observer.observing(watched, owner))
+                listeners.append(hear)
+            heartbeat = await stack.enter_async_context(_beating(watched))
             relay = None
             if webhooks:
                 inbox_url = os.environ.get(INBOX, "")
@@ -146,18 +159,19 @@ class Runtime(People, Versions):
                 )
                 await stack.enter_async_context(relay.relaying())
             deps = Deps(
-                store=store,
+                store=watched,
                 model=model,
                 heartbeat=heartbeat,
                 new_id=lambda: secrets.token_hex(16),
                 jitter=random.random,
                 clock=clock,
-                emit=_fan_out(publisher, on_event),
+                emit=_fan_out(publisher, listeners),
                 settings=settings,
                 on_notices=relay.poke if relay else None,
                 work_on=work_on,
+                redactor=redactor,
             )
-            yield cls(deps, owner=owner or f"{socket.gethostname()}-{os.getpid()}")
+            yield cls(deps, owner=owner)
 
     @property
     def store(self) -> Store:
@@ -229,7 +243,7 @@ class Runtime(People, Versions):
         if filed.thread:
             await threads.refuse_if_busy(self._deps.store, RunId(run_id), filed)
         given = await self._put(RunId(run_id), files, agent.file_limits)
-        facts: list[AnyDelta] = [created, Versioned(agent.parts())]
+        facts: list[AnyDelta] = [self._deps.clean(created), Versioned(agent.parts())]
         if filed != Filed():
             facts.append(filed)
         if continues is not None:
@@ -305,7 +319,7 @@ class Runtime(People, Versions):
         Running tools, the model's reply and child runs are cut off for it; with `is_graceful` they
         come to their end first, and nothing new begins. Asking again without it cuts them off.
         """
-        said = CancelRequested(clean_text(by), clean_text(reason), is_graceful)
+        said = self._deps.clean(CancelRequested(clean_text(by), clean_text(reason), is_graceful))
         return await self._deps.store.signal(
             RunId(run_id), signal_id=signal.signal_id_of(said), body=signal.encode(said)
         )
@@ -322,7 +336,7 @@ class Runtime(People, Versions):
                 f"this one has {len(text)}."
             )
         given = await self._put(RunId(run_id), files, FileLimits())
-        said: AnySignal = Said(text, clean_text(by), given)
+        said: AnySignal = self._deps.clean(Said(text, clean_text(by), given))
         signal_id = f"said:{self._deps.new_id()}"
         body = signal.encode(said)
         return await self._deps.store.signal(RunId(run_id), signal_id=signal_id, body=body)
@@ -447,15 +461,22 @@ def new_run_id() -> str:
     return "r-" + "".join(secrets.choice(alphabet) for _ in range(16))
 
 
+def _redactor() -> Redactor | None:
+    """Knows this process's own secrets. FSM_AGENT_REDACT=off keeps texts as they came."""
+    if os.environ.get("FSM_AGENT_REDACT", "").lower() == "off":
+        return None
+    return Redactor(secret_values(os.environ))
+
+
 def _fan_out(
-    publisher: LivePublisher | None, on_event: Callable[[Event], None] | None
+    publisher: LivePublisher | None, listeners: Sequence[Callable[[Event], None]]
 ) -> Callable[[Event], None]:
     def emit(event: Event) -> None:
         if publisher and isinstance(event, LiveEvent):
             publisher.add(event)
-        if on_event:
+        for listener in listeners:
             try:
-                on_event(event)
+                listener(event)
             except Exception as error:
                 # What it was told has happened. A watcher that fails must not make a tool's call
                 # or a committed entry look as if they had.

@@ -9,15 +9,21 @@ from typing import Any
 import structlog
 
 from fsm_agent.cli.clean import one_line
+from fsm_agent.observability.logs import Redacting, json_processors
+from fsm_agent.run.redaction import Redactor, secret_values
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def set_up() -> None:
-    """Warnings and worse as one line each; FSM_AGENT_LOG=info shows more."""
+    """Warnings and worse as one line each, without secrets. FSM_AGENT_LOG=info shows more, and
+    FSM_AGENT_LOG_FORMAT=json makes each line a JSON object."""
     level = _LEVELS.get(os.environ.get("FSM_AGENT_LOG", "warning").lower(), 30)
+    redactor = Redactor(secret_values(os.environ))
+    talk: list[Any] = [structlog.processors.add_log_level, Redacting(redactor), _line]
+    is_json = os.environ.get("FSM_AGENT_LOG_FORMAT", "").lower() == "json"
     structlog.configure(
-        processors=[structlog.processors.add_log_level, _line],
+        processors=json_processors(redactor) if is_json else talk,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,

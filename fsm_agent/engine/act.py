@@ -454,9 +454,16 @@ class _Batch:
             return facts
         return facts if said is None else (*details, msgspec.structs.replace(settled, text=said))
 
+    def _clean(self, data: bytes) -> bytes:
+        """A whole output without secrets; bytes that are no text stay as they are."""
+        try:
+            return self._deps.clean_words(data.decode()).encode()
+        except UnicodeDecodeError:
+            return data
+
     async def _put_blob(self, data: bytes) -> str:
         try:
-            return await self._deps.store.put_blob(self._session.lease.run_id, data)
+            return await self._deps.store.put_blob(self._session.lease.run_id, self._clean(data))
         except (EntryTooLarge, StoreUnavailable):
             return ""  # what the model is shown matters more than the whole of it
 

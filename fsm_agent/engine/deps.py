@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from checkpoints.leases import Heartbeat
 from checkpoints.model import RunId
@@ -14,6 +16,7 @@ from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.llm.model import Model
 from fsm_agent.run.event import Event
 from fsm_agent.run.record import Run
+from fsm_agent.run.redaction import Redactor
 
 from .outcome import Park
 
@@ -56,6 +59,9 @@ async def _nobody_works(
     raise RuntimeError("these Deps were made without work_on: no child run can be driven")
 
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deps:
     """Everything that a handler may use besides the run itself."""
@@ -70,4 +76,13 @@ class Deps:
     settings: EngineSettings = field(default_factory=EngineSettings)
     on_notices: Callable[[], None] | None = None  # notices were committed; None: nobody is told
     accepted_by: str = ""  # who lets runs go on with changed code; '': as `Agent.on_change` says
+    redactor: Redactor | None = None  # takes secrets out of all that is put on record
     work_on: WorkOn = _nobody_works  # resume's own: a child run is driven like any other
+
+    def clean(self, struct: T) -> T:
+        """A struct of texts without secrets, as it may be kept."""
+        return self.redactor.struct(struct) if self.redactor else struct
+
+    def clean_words(self, text: str) -> str:
+        """Words of a person or a tool without secrets."""
+        return self.redactor.text(text) if self.redactor else text

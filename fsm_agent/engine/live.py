@@ -14,6 +14,7 @@ from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.run.content import clean_text
 from fsm_agent.run.event import LiveEvent
+from fsm_agent.run.redaction import LiveRedactor, Redactor
 
 COALESCE_S = 0.05  # one write for what comes within this time
 
@@ -31,14 +32,17 @@ def decode(payload: bytes) -> LiveEvent | None:
 class LivePublisher:
     """Collects live events of all runs of a process and publishes them a few times a second."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
         self._store = store
+        self._redactor = LiveRedactor(redactor) if redactor else None
         self._waiting: dict[str, list[LiveEvent]] = {}
         self._filled = asyncio.Event()
 
     def add(self, event: LiveEvent) -> None:
         """Take an event; text of the same attempt and channel is put together."""
         event = msgspec.structs.replace(event, text=clean_text(event.text))
+        if self._redactor:
+            event = self._redactor.event(event)
         events = self._waiting.setdefault(event.run_id, [])
         if events and _same_stream(events[-1], event):
             events[-1] = msgspec.structs.replace(event, text=events[-1].text + event.text)

@@ -254,4 +254,6 @@ async def _report_orphans(session: Session, deps: Deps, when: str) -> None:
     reports += [Orphan(owner, call_id, when) for call_id in session.under_way()]
     for report in reports:
         with contextlib.suppress(CheckpointError):
-            await deps.store.report_orphan(session.lease.run_id, evidence.encode(report))
+            await deps.store.report_orphan(
+                session.lease.run_id, evidence.encode(deps.clean(report))
+            )

@@ -19,6 +19,7 @@ from fsm_agent.run.delta import (
     Intended,
     Resumed,
     Settled,
+    Signed,
     Summarised,
     Versioned,
     Withheld,
@@ -114,6 +115,8 @@ class Session:
 
     def stage(self, trigger: Trigger, *deltas: AnyDelta) -> None:
         """Take an arrow in memory. Raises IllegalTransition, and then nothing was staged."""
+        # A signature is what a provider gave for exactly these words, and nobody reads it.
+        deltas = tuple(d if isinstance(d, Signed) else self._deps.clean(d) for d in deltas)
         record = Record(trigger, self.now_ms(), (*self._opening, *deltas))
         after = taken(self.run, record)
         state = advance(self.run.state, trigger, after)
@@ -126,7 +129,7 @@ class Session:
         ask = Ask(
             ask_id=asked.ask_id,
             digest=asked.digest,
-            body=encode(question),
+            body=encode(self._deps.clean(question)),
             expires_ms=asked.expires_ms,
             unlock_ms=asked.unlock_ms,
             quorum=asked.quorum if isinstance(asked, AskedOn) else 1,

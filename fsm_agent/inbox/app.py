@@ -30,6 +30,7 @@ from fsm_agent.inbox.desk import Desk, body_of, guarded, json_answer
 from fsm_agent.inbox.guard import Guard
 from fsm_agent.inbox.problems import Problem, not_found, problem_of
 from fsm_agent.inbox.render import HOME, page
+from fsm_agent.observability.metrics import CONTENT_TYPE, store_text
 
 
 async def static(request: Request) -> Response:
@@ -48,6 +49,13 @@ _STATIC = frozenset(each.name for each in (HOME / "static").iterdir())
 async def healthy(request: Request) -> Response:
     """Whether this process answers; it says nothing else to strangers."""
     return json_answer({"ok": True})
+
+
+async def metrics(request: Request, desk: Desk, actor: Actor) -> Response:
+    """What the store says, for Prometheus. It counts every tenant's runs."""
+    if actor.tenant is not None:
+        raise Problem(403, "not-allowed", "Metrics count the runs of all tenants.")
+    return Response(await store_text(desk.runtime.store), media_type=CONTENT_TYPE)
 
 
 async def no_run(request: Request, desk: Desk, actor: Actor) -> Response:
@@ -110,6 +118,7 @@ def routes() -> list[BaseRoute]:
         _get("/workers", pages.workers),
         _get("/policies", pages.policies),
         _get("/audit", pages.audit),
+        _get("/metrics", metrics, action="look"),
         _get("/crash", pages.crash_reports),
         _get("/crash/{name}", pages.crash_report),
         _open("/login", doors.login_page),

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  a table of patterns, one a line
 """Secrets taken out of text before it is kept, logged or shown: known values, and known forms."""
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 MARK = "[secret]"
 SHORTEST = 8  # of a known value: a shorter one may be a word like any other
 _SECRET_NAME = re.compile(
-    r"(^|_)(key|token|secret|password|passwd|pwd|credentials?|auth|dsn)($|_)|apikey", re.IGNORECASE
+    r"(^|_)(keys?|token|secret|password|passwd|pwd|credentials?|auth|dsn)($|_)|apikey",
+    re.IGNORECASE,
 )
 _FORMS = re.compile(
     r"""
@@ -29,18 +29,21 @@ _FORMS = re.compile(
     | \bAIza[A-Za-z0-9_-]{30,}                                                   # Google
     | \bhf_[A-Za-z0-9]{30,}                                                      # Hugging Face
     | \beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}            # JWT
-    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----(?:[^-]|-(?!----END))*(?:-----END\ [A-Z ]*PRIVATE\ KEY-----)?
-    | (?<=://)[^/\s:@"'<>]*:[^/\s@"'<>]+(?=@)                                    # URL: user and password
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----(?:[^-]|-(?!----END))*
+      (?:-----END\ [A-Z ]*PRIVATE\ KEY-----)?
+    | (?<=://)[^/\s:@"'<>]*:[^/\s@"'<>]+(?=@)                                    # user:pass@host
     | (?i:(?<=bearer\ )|(?<=basic\ ))[A-Za-z0-9._~+/=-]{16,}                     # Authorization
     """,
     re.VERBOSE,
 )
+_SCHEME_AT_END = re.compile(r"(?i)\b(?:bearer|basic)\s+$")
+_PEM_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 # Looking for these costs a microsecond; text without any of them has no secret of a known form.
 _SIGNS = (
-    "sk-", "rk-", "pk-", "sk_", "rk_", "whsec_", "gh", "glpat-", "xox", "AKIA", "ASIA", "AIza", "hf_",
-    "eyJ", "PRIVATE KEY", "://",
+    "sk-", "rk-", "pk-", "sk_", "rk_", "whsec_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza", "hf_", "eyJ", "PRIVATE KEY", "://",
+    "earer ", "asic ",
 )  # fmt: skip
-_SCHEMES = re.compile(r"bearer |basic ", re.IGNORECASE)
 
 
 class Redactor:
@@ -48,17 +51,18 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         known = sorted({v for v in values if len(v) >= SHORTEST}, key=len, reverse=True)
-        self._values = known
         # As they stand inside of JSON too, where quotes and backslashes are escaped.
         escaped = {msgspec.json.encode(v)[1:-1].decode(errors="replace") for v in known}
         self._known = [*known, *sorted(escaped - set(known), key=len, reverse=True)]
 
     def text(self, text: str) -> str:
         """`text` with a mark in place of each secret."""
+        if len(text) < SHORTEST:
+            return text
         for value in self._known:
             if value in text:
                 text = text.replace(value, MARK)
-        if any(sign in text for sign in _SIGNS) or _SCHEMES.search(text):
+        if any(sign in text for sign in _SIGNS):
             text = _FORMS.sub(MARK, text)
         return text
 
@@ -115,9 +119,7 @@ class LiveRedactor:
         if event.channel == "progress":
             return msgspec.structs.replace(event, text=self._redactor.text(event.text))
         text = self._held.pop(key, "") + event.text
-        cut = max(text.rfind(" "), text.rfind("\n")) + 1
-        if "PRIVATE KEY" in text[:cut] and "-----END" not in text:
-            cut = text.find("-----BEGIN")
+        cut = _known_whole(text)
         if len(text) - cut > self.LONGEST:
             cut = len(text)
         self._forget_others(key)
@@ -132,6 +134,16 @@ class LiveRedactor:
             del self._held[each]
 
 
+def _known_whole(text: str) -> int:
+    """How much of a text can be judged before what follows has come: whole words, and no word
+    whose next one may be a secret, nor the beginning of a key of several lines."""
+    cut = max(text.rfind(" "), text.rfind("\n")) + 1
+    if scheme := _SCHEME_AT_END.search(text[:cut]):
+        cut = scheme.start()
+    begin = text.rfind("-----BEGIN ")
+    return min(cut, begin) if begin >= 0 and not _PEM_END.search(text, begin) else cut
+
+
 def is_secret_name(name: str) -> bool:
     """Whether what has this name is one: OPENAI_API_KEY, authorization, db-password."""
     return bool(_SECRET_NAME.search(re.sub(r"[^A-Za-z0-9]+", "_", name)))
@@ -139,4 +151,11 @@ def is_secret_name(name: str) -> bool:
 
 def secret_values(environ: Mapping[str, str]) -> list[str]:
     """The values of an environment that are secrets by their names."""
-    return [value for name, value in environ.items() if is_secret_name(name)]
+    return [v for name, v in environ.items() if is_secret_name(name) and _is_random(v)]
+
+
+def _is_random(value: str) -> bool:
+    """Not a path, nor a word that texts may hold as well, such as `not-needed`."""
+    if value.startswith("/"):
+        return False
+    return len(value) >= 16 or any(char.isdigit() for char in value)

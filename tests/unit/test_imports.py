@@ -39,6 +39,10 @@ HOME = {
     "PIL": "observations",
     "pypdfium2": "observations",
     "av": "observations",
+    "opentelemetry": "observability",
+    "starlette": "inbox",
+    "uvicorn": "inbox",
+    "jinja2": "inbox",
 }
 # What shows the testing room to a person: the demo its scripted model, and the crash test itself.
 MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.", "fsm_agent.cli.commands.crashtest")
