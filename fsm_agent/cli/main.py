@@ -26,6 +26,7 @@ _ENTRIES = {
     "demo": _Entry("See it work", "demo", "Watch a run survive a real SIGKILL. Needs no key."),
     "doctor": _Entry("See it work", "doctor", "Check this machine, the store and the settings."),
     "crashtest": _Entry("See it work", "crashtest", "Kill your own agent at every write."),
+    "chaos": _Entry("See it work", "chaos", "Kill and freeze a fleet, and count what is left."),
     "run": _Entry("Work", "run", "Start a run of an agent and work on it."),
     "chat": _Entry("Work", "chat", "Talk with an agent, message after message."),
     "start": _Entry("Work", "run", "Put a run on record; workers do the rest."),

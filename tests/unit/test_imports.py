@@ -44,8 +44,12 @@ HOME = {
     "uvicorn": "inbox",
     "jinja2": "inbox",
 }
-# What shows the testing room to a person: the demo its scripted model, and the crash test itself.
-MAY_IMPORT_TESTING = ("fsm_agent.cli.demo.", "fsm_agent.cli.commands.crashtest")
+# These show what is in the testing room to a person; nothing else may need it.
+MAY_IMPORT_TESTING = (
+    "fsm_agent.cli.demo.",
+    "fsm_agent.cli.commands.crashtest",
+    "fsm_agent.cli.commands.chaos",
+)
 
 
 def modules() -> Iterator[tuple[str, Path]]:
