@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from checkpoints.errors import LeaseLost
+from checkpoints.leases import Heartbeat
+from checkpoints.model import Lease, Renewal, RunId
 from fsm_agent.testing.simulation.loop import PROCESS, NotSimulated, VirtualLoop
 
 
@@ -121,3 +124,36 @@ def test_what_cannot_be_simulated_is_refused(
 ) -> None:
     with pytest.raises(NotSimulated):
         loop.run_until_complete(forbidden())
+
+
+class SilentStore:
+    """Answers the first renewal, and no other."""
+
+    calls = 0
+
+    async def renew(self, leases: list[Lease]) -> dict[str, Renewal]:
+        self.calls += 1
+        if self.calls > 1:
+            await asyncio.get_running_loop().create_future()
+        return {lease.run_id: Renewal(is_held=True, mail=0) for lease in leases}
+
+
+def test_a_heartbeat_rests_while_the_work_of_a_lost_lease_is_ending(loop: VirtualLoop) -> None:
+    store: Any = SilentStore()
+
+    async def slow_to_end(heartbeat: Heartbeat) -> None:
+        async with heartbeat.held(Lease(RunId("r"), 1, "n", "w", 3_000)):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(30)
+
+    async def main() -> None:
+        async with Heartbeat(store) as heartbeat:
+            with pytest.raises(LeaseLost):
+                await slow_to_end(heartbeat)
+
+    loop.run_until_complete(main())
+
+    assert store.calls < 10
+    assert loop.steps < 1_000
