@@ -49,6 +49,7 @@ class Fleet:
                     *("--agent", f"{chaos_agent.__file__}:agent"),
                     *("--store", self.store, "--lease", str(LEASE_S)),
                     env=self._environment(),
+                    cwd=self.folder,  # `-m` imports from there: what lies around must not come in
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -97,7 +97,7 @@ class _Town:
         self._world = World(Random(chance.getrandbits(64)))
         self.network.note = self._world.note = self._note
         self._acks: Acks = {}
-        self._world.strike = self._strike
+        self._world.strike, self._world.breaks = self._strike, self._model_breaks
         self._strikes = Random(chance.getrandbits(64))
         self._may_pause_at = 0.0
         self._workers: list[str] = []
@@ -112,10 +112,6 @@ class _Town:
         self._outcome.trace.append(f"{self._loop.time() - self.began:.4f} {text}")
 
     async def live(self) -> None:
-        model_chance = Random(self._chance.getrandbits(64))
-        self._world.breaks = lambda: (
-            self.network.is_stormy and model_chance.random() < self._weather.model_rate
-        )
         kinds = tuple(kind for kind in KINDS if kind != "post" or not self._weather.moves_the_clock)
         run_ids = [f"run-{n}" for n in range(self._chance.randint(1, 3))]
         for run_id in run_ids:
@@ -176,6 +172,11 @@ class _Town:
         if self.network.is_stormy and self._strikes.random() < self._weather.tool_rate:
             fault = self._strikes.choice([Fault.CRASH, Fault.PAUSE])
             self._hit(PROCESS.get(), fault, LONGEST_PAUSE_S * self._strikes.uniform(0.7, 1.0))
+
+    def _model_breaks(self) -> bool:
+        is_broken = self.network.is_stormy and self._strikes.random() < self._weather.model_rate
+        self.network.faults[Fault.MODEL] += is_broken
+        return is_broken
 
     def _befall(self, event: Event) -> None:
         name = self._workers[event.worker % len(self._workers)]
