@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from .keys import checked_namespace
+from .keys import Keys, checked_namespace
 
 # What we send, and what our scripts call on our behalf: a script may do no more than its user.
 _SENT = (
     *("evalsha", "hmget", "hset", "hsetnx", "hget", "hgetall", "get", "set", "lrange"),
     *("xadd", "xrange", "xrevrange", "xread", "xdel", "zadd", "zrange", "zrangebyscore"),
-    *("zrevrangebyscore", "pexpire", "wait", "time", "info", "ping", "role", "select"),
+    *(
+        "zrevrangebyscore",
+        "pexpire",
+        "psubscribe",
+        "wait",
+        "time",
+        "info",
+        "ping",
+        "role",
+        "select",
+    ),
 )
 _IN_SCRIPTS = (
-    *("type", "exists", "del", "pttl", "pexpireat", "hincrby", "hexists", "hkeys", "hdel"),
-    *("zscore", "zrem", "zremrangebyrank", "lpush", "rpush", "ltrim"),
+    *("type", "exists", "del", "pttl", "pexpireat", "hincrby", "hexists", "hkeys", "hlen", "hdel"),
+    *("zscore", "zcount", "zrem", "zremrangebyrank", "zremrangebyscore"),
+    *("lpush", "rpush", "ltrim", "publish"),
 )
 
 
@@ -24,7 +35,16 @@ def rules(namespace: str, *, loads_scripts: bool = True, more: tuple[str, ...] =
     """
     names = [*_SENT, *_IN_SCRIPTS, *(("eval",) if loads_scripts else ()), *more]
     keys = f"~{{{checked_namespace(namespace)}:*"
-    return ["on", "resetkeys", "resetchannels", keys, "-@all", *(f"+{name}" for name in names)]
+    hints = f"&{Keys(namespace, 1).due_pattern.decode()}"  # a subscription must match it literally
+    return [
+        "on",
+        "resetkeys",
+        "resetchannels",
+        keys,
+        hints,
+        "-@all",
+        *(f"+{name}" for name in names),
+    ]
 
 
 def loader_rules() -> list[str]:

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
+from math import inf, nextafter
 from typing import Any
 
 from .. import scripts
@@ -31,13 +32,17 @@ class MemoryServer:
     def __init__(self, now_us: Callable[[], int] = machine_us) -> None:
         self._now_us = now_us
         self._values: dict[bytes, Any] = {}
+        self._ends_ms: dict[bytes, int] = {}  # when a key expires
         # By hash and by text: it has all of them from the start.
         self._scripts = {part: name for name in scripts.NAMES for part in scripts.load(name)}
-        self._redis = _lua().table_from({b"call": self._from_lua})
+        self._redis = _lua().table_from({b"call": self._from_lua, b"pcall": self._from_lua})
 
     def call(self, *args: Arg) -> Reply:
         """Apply one command, whole. Raises ReplyError."""
         name, *rest = [one if isinstance(one, bytes) else str(one).encode() for one in args]
+        now_ms = self._now_us() // 1000
+        for key in [key for key, at_ms in self._ends_ms.items() if at_ms <= now_ms]:
+            self._do_del(key)
         if name in (b"EVALSHA", b"EVAL"):
             return self._run(self._scripts[rest[0]], rest[1:])
         return self._apply(name, rest)
@@ -77,7 +82,7 @@ class MemoryServer:
     def _tidy(self, key: bytes) -> None:
         """An empty hash, set or list is no key; an empty stream is one."""
         if not self._values.get(key, True):
-            del self._values[key]
+            self._do_del(key)
 
     # -- keys -------------------------------------------------------------------------------------
 
@@ -92,21 +97,40 @@ class MemoryServer:
     def _do_exists(self, key: bytes) -> int:
         return int(key in self._values)
 
-    def _do_del(self, key: bytes) -> int:
-        return int(self._values.pop(key, None) is not None)
+    def _do_del(self, *keys: bytes) -> int:
+        for key in keys:
+            self._ends_ms.pop(key, None)
+        return sum(self._values.pop(key, None) is not None for key in keys)
 
     def _do_keys(self, pattern: bytes) -> list[bytes]:
         assert pattern == b"*"
         return list(self._values)
 
     def _do_pexpire(self, key: bytes, ms: bytes) -> int:
-        return int(key in self._values)  # what expires here is never waited for
+        return self._do_pexpireat(key, b"%d" % (self._now_us() // 1000 + int(ms)))
+
+    def _do_pexpireat(self, key: bytes, at_ms: bytes) -> int:
+        if key in self._values:
+            self._ends_ms[key] = int(at_ms)
+        return int(key in self._values)
+
+    def _do_pttl(self, key: bytes) -> int:
+        if key not in self._values:
+            return -2
+        return self._ends_ms[key] - self._now_us() // 1000 if key in self._ends_ms else -1
+
+    def _do_publish(self, channel: bytes, message: bytes) -> int:
+        return 0  # nobody listens: a hint is never needed
+
+    def _do_info(self, section: bytes = b"") -> bytes:
+        return b"used_memory:0\r\nmaxmemory:0\r\n"
 
     def _do_get(self, key: bytes) -> Any:
         return self._get(key, bytes)
 
     def _do_set(self, key: bytes, value: bytes) -> bytes:
         self._values[key] = value
+        self._ends_ms.pop(key, None)
         return b"OK"
 
     # -- hashes -----------------------------------------------------------------------------------
@@ -120,6 +144,9 @@ class MemoryServer:
 
     def _do_hgetall(self, key: bytes) -> list[bytes]:
         return [part for pair in (self._get(key, Hash) or {}).items() for part in pair]
+
+    def _do_hlen(self, key: bytes) -> int:
+        return len(self._get(key, Hash) or ())
 
     def _do_hkeys(self, key: bytes) -> list[bytes]:
         return list(self._get(key, Hash) or ())
@@ -159,10 +186,18 @@ class MemoryServer:
         value[member] = float(score)
         return int(is_new)
 
-    def _do_zrem(self, key: bytes, member: bytes) -> int:
-        found = (self._get(key, Zset) or Zset()).pop(member, None)
+    def _do_zrem(self, key: bytes, *members: bytes) -> int:
+        value = self._get(key, Zset) or Zset()
+        gone = sum(value.pop(member, None) is not None for member in members)
         self._tidy(key)
-        return int(found is not None)
+        return gone
+
+    def _do_zcount(self, key: bytes, low: bytes, high: bytes) -> int:
+        return len((self._get(key, Zset) or Zset()).between(_low(low), float(high)))
+
+    def _do_zremrangebyscore(self, key: bytes, low: bytes, high: bytes) -> int:
+        value = self._get(key, Zset) or Zset()
+        return self._do_zrem(key, *(member for _, member in value.between(_low(low), float(high))))
 
     def _do_zscore(self, key: bytes, member: bytes) -> bytes | None:
         score = (self._get(key, Zset) or {}).get(member)
@@ -176,13 +211,13 @@ class MemoryServer:
     def _do_zrangebyscore(
         self, key: bytes, low: bytes, high: bytes, *options: bytes
     ) -> list[bytes]:
-        found = (self._get(key, Zset) or Zset()).between(float(low), float(high))
+        found = (self._get(key, Zset) or Zset()).between(_low(low), float(high))
         return _scored(_limited(found, options), options)
 
     def _do_zrevrangebyscore(
         self, key: bytes, high: bytes, low: bytes, *options: bytes
     ) -> list[bytes]:
-        found = (self._get(key, Zset) or Zset()).between(float(low), float(high))
+        found = (self._get(key, Zset) or Zset()).between(_low(low), float(high))
         return _scored(_limited(found[::-1], options), options)
 
     def _do_zremrangebyrank(self, key: bytes, first: bytes, last: bytes) -> int:
@@ -268,6 +303,11 @@ class MemoryTransport:
 
     async def aclose(self) -> None:
         """See Transport."""
+
+
+def _low(text: bytes) -> float:
+    """The lower end of a range of scores; '(' in front leaves the end itself out."""
+    return nextafter(float(text[1:]), inf) if text[:1] == b"(" else float(text)
 
 
 def _scored(found: Iterable[tuple[float, bytes]], options: tuple[bytes, ...]) -> list[bytes]:
