@@ -24,7 +24,7 @@ from .services import Service, kept_up
 
 log = structlog.get_logger(__name__)
 
-MISSES = 8  # runs in a row that others had taken, before the index is read again
+MISSES = 8  # more runs that others had taken than runs we got: the index is read again
 SOONEST_S = 0.05  # between two looks, however much there is to do
 STORE_AWAY_S = 2.0  # between tries while the store is away
 PLACE_TERMS = 2  # leases that a place outlasts its last renewal: a blocked loop must not lose it
@@ -198,7 +198,7 @@ class Worker(Generic[Result]):
             self._room.set()
             self._news.set()
         if result is not None:
-            self._misses = 0
+            self._misses = max(0, self._misses - 1)
             self._done += 1
             self._on_result(result)
 
