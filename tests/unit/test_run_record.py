@@ -245,7 +245,8 @@ def test_history_only_grows_and_every_call_is_followed_by_its_results(pen: Pen) 
         assert after.messages[: len(before.messages)] == before.messages
         assert after.spent_tokens >= before.spent_tokens
         assert after.seq == before.seq + 1
-    open_calls = len(pen.run.calls) if pen.run.has_unsettled_calls else 0
+    own = [call for call in pen.run.calls if not call.is_proposed]  # those that the model wrote
+    open_calls = len(own) if pen.run.has_unsettled_calls else 0
     assert is_conversation(pen.run.messages, open_calls=open_calls)
 
 
