@@ -154,6 +154,12 @@ class Bench:
         self._url, self._stack = url, stack
         self._namespace = f"e{os.getpid()}-{next(_namespaces)}"
 
+    def beside(self, url: str) -> Bench:
+        """The same namespace by another address."""
+        bench = Bench(url, self._stack)
+        bench._namespace = self._namespace
+        return bench
+
     async def store(self) -> Watched:
         store = await open_store(self._url, namespace=self._namespace)
         self._stack.push_async_callback(store.aclose)

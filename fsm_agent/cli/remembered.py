@@ -83,7 +83,7 @@ def _file(store: str) -> Path:
     if address.folder is not None:
         return address.folder / "agents.json"
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    digest = hashlib.sha256(without_password(store).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(without_password(store).partition("?")[0].encode()).hexdigest()[:12]
     return Path(state) / "fsm-agent" / f"agents-{digest}.json"
 
 

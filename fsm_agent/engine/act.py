@@ -24,7 +24,7 @@ from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError, UsageError
 from fsm_agent.run.content import clean_text
-from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled, Withheld
+from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled
 from fsm_agent.run.event import LiveEvent
 from fsm_agent.run.record import OpenCall
 from fsm_agent.run.signal import CancelRequested, Decided, Stirred, encode, signal_id_of
@@ -36,7 +36,7 @@ from fsm_agent.tools.registry import Tool
 
 from .after import facts_of, fitted, report_of
 from .asking import Request, ask_pause
-from .calls import Probe, Scene, Sightings, Start, Work
+from .calls import Probe, Scene, Sightings, Start, Work, put_off
 from .children import Stuck, Waits, cancel_children, work_on_child
 from .deps import Deps
 from .ending import ending
@@ -123,7 +123,7 @@ class _Batch:
                 if not self._running:
                     break
                 try:
-                    await self._session.flush()
+                    await self._flush_beside_running()
                     await self._wait()
                 except Interrupted:
                     interrupted = True
@@ -268,24 +268,10 @@ class _Batch:
         return works
 
     def _withhold(self, works: list[Work], why: str) -> list[Work]:
-        """Put off calls whose intent is on record, and return the rest of the work.
-
-        Nothing was sent, so nobody has to be asked about them; but for a call that was started
-        before, the gap of that start stays.
-        """
-        run, seen = self._session.run, self._seen
-        again_ms = self._session.now_ms() + int(self._deps.settings.unconfirmed_retry_s * 1000)
-        facts, rest = [], []
-        for work in works:
-            if not isinstance(work, Start) or work.intent.effect in ("read", "idempotent"):
-                rest.append(work)
-                continue
-            seen.again_at_ms[work.call_id] = again_ms
-            if run.call(work.call_id).since_ms == work.intent.at_ms:
-                facts.append(Withheld(work.call_id, why))
-            else:
-                seen.gaps.add(work.call_id)
-                seen.verified.discard(work.call_id)
+        """Put off what must not be made twice, and return the rest of the work."""
+        now_ms = self._session.now_ms()
+        again_ms = now_ms + int(self._deps.settings.unconfirmed_retry_s * 1000)
+        rest, facts = put_off(works, self._session.run, self._seen, why, again_ms=again_ms)
         if facts:
             log.warning("act.calls_withheld", calls=[fact.call_id for fact in facts], why=why)
             self._session.stage(Trigger.PROGRESSED, *facts)
@@ -360,6 +346,13 @@ class _Batch:
             on_progress=progress,
             clock=self._deps.clock,
         )
+
+    async def _flush_beside_running(self) -> None:
+        """Put on record what is staged. That copies do not follow stops no call that runs."""
+        try:
+            await self._session.flush()
+        except NotDurable as error:
+            log.warning("act.unconfirmed", why=str(error))
 
     async def _wait(self) -> None:
         """Until a call ends, or mail comes: perhaps a decision for a call that waits."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import CodeChanged, UnknownTool
-from fsm_agent.run.delta import Delegated, Intended, Judged, Settled, Versioned
+from fsm_agent.run.delta import Delegated, Intended, Judged, Settled, Versioned, Withheld
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.run.step import call_digest
 from fsm_agent.run.tally import Numbers
@@ -308,6 +309,29 @@ def _is_harmless(call: OpenCall) -> bool:
     """Whether nothing is in doubt about a call that was started."""
     is_repeatable = bool(call.intent and call.intent.effect in ("read", "idempotent"))
     return is_repeatable and not call.origin
+
+
+def put_off(
+    works: Sequence[Work], run: Run, seen: Sightings, why: str, *, again_ms: int
+) -> tuple[list[Work], list[Withheld]]:
+    """What may start of work whose intents are on record unconfirmed, and the facts of the rest.
+
+    Nothing was sent, so nobody has to be asked about a call that is taken back; but where it had
+    been started before, the gap of that start stays, and its check is asked anew.
+    """
+    rest: list[Work] = []
+    facts: list[Withheld] = []
+    for work in works:
+        if not isinstance(work, Start) or work.intent.effect in ("read", "idempotent"):
+            rest.append(work)
+            continue
+        seen.again_at_ms[work.call_id] = again_ms
+        if run.call(work.call_id).since_ms == work.intent.at_ms:
+            facts.append(Withheld(work.call_id, why))
+        else:
+            seen.gaps.add(work.call_id)
+            seen.verified.discard(work.call_id)
+    return rest, facts
 
 
 def longest_s(tool: Tool[..., Any]) -> float:

@@ -13,7 +13,14 @@ from typing import Literal
 
 import msgspec
 
-from checkpoints.errors import CheckpointError, LeaseLost, RunBusy, RunClosed, RunNotFound
+from checkpoints.errors import (
+    CheckpointError,
+    LeaseLost,
+    NotDurable,
+    RunBusy,
+    RunClosed,
+    RunNotFound,
+)
 from checkpoints.model import RunId
 from checkpoints.steady import monotonic
 from checkpoints.store import Store
@@ -82,7 +89,8 @@ async def work_on_child(
     call = parent.run.call(call_id)
     assert call.delegated
     child = RunId(call.delegated.child)
-    await _create(parent.run, call.delegated, tool.agent, task, deps)
+    with suppress(NotDurable):  # it is there; what it does waits for its own confirmations
+        await _create(parent.run, call.delegated, tool.agent, task, deps)
     try:
         run, park = await _drive(child, tool.agent, parent.lease.owner, deps)
     except RunClosed:

@@ -28,7 +28,10 @@ from checkpoints.testing.contract import (
 )
 from checkpoints.testing.pairs import Pair, pair
 
-SOON = "durability_s=0.2"
+# A copy that is there is waited for as long as a slow machine needs; one that is not, shortly.
+PATIENT = "durability=memory:1&durability_s=50"
+HASTY = "durability=memory:1&durability_s=0.1"
+EVERY = "&durability_for=every"
 
 
 @pytest.fixture
@@ -49,13 +52,13 @@ async def written(store: RedisStore, at: Claim | Committed, count: int, lease: o
 
 
 async def test_a_critical_commit_waits_for_the_replica(servers: Pair) -> None:
-    store = await opened(servers, f"durability=memory:1&{SOON}")
+    store, hasty = await opened(servers, PATIENT), await opened(servers, HASTY)
     claim = await started(store)
 
     first = await store.commit(claim.lease, commit_of(claim, is_critical=True))
     servers.freeze_replica()
     with pytest.raises(NotDurable, match="0 of 1 replicas") as missing:
-        await store.commit(claim.lease, commit_of(first, is_critical=True))
+        await hasty.commit(claim.lease, commit_of(first, is_critical=True))
 
     second = missing.value.committed
     assert second.seq == first.seq + 1
@@ -64,27 +67,29 @@ async def test_a_critical_commit_waits_for_the_replica(servers: Pair) -> None:
     fourth = await store.commit(claim.lease, commit_of(third, is_critical=True))
     assert fourth.seq == 5
     assert len(await store.journal(R)) == 5
+    await hasty.aclose()
     await store.aclose()
 
 
 async def test_with_every_all_commits_wait(servers: Pair) -> None:
-    store = await opened(servers, f"durability=memory:1&durability_for=every&{SOON}")
+    store, hasty = await opened(servers, PATIENT + EVERY), await opened(servers, HASTY + EVERY)
     claim = await started(store)
     at = await written(store, claim, 3, claim.lease)
     servers.freeze_replica()
 
     with pytest.raises(NotDurable):
-        await store.commit(claim.lease, commit_of(at))
+        await hasty.commit(claim.lease, commit_of(at))
     with pytest.raises(NotDurable):
-        await store.create("other", op="o", body=b"b", snapshot=b"")  # type: ignore[arg-type]
+        await hasty.create("other", op="o", body=b"b", snapshot=b"")  # type: ignore[arg-type]
 
     servers.thaw_replica()
     assert not await store.create("other", op="o", body=b"b", snapshot=b"")  # type: ignore[arg-type]
+    await hasty.aclose()
     await store.aclose()
 
 
 async def test_many_critical_commits_at_once_are_each_confirmed(servers: Pair) -> None:
-    store = await opened(servers, "durability=memory:1")
+    store = await opened(servers, PATIENT)
     claims = [await started(store, f"run-{n}") for n in range(40)]  # type: ignore[arg-type]
 
     done = await asyncio.gather(
@@ -96,21 +101,22 @@ async def test_many_critical_commits_at_once_are_each_confirmed(servers: Pair) -
 
 
 async def test_a_decision_is_told_as_saved_once_the_replica_has_it(servers: Pair) -> None:
-    store = await opened(servers, f"durability=memory:1&{SOON}")
+    store, hasty = await opened(servers, PATIENT), await opened(servers, HASTY)
     await parked(store, ask())
     servers.freeze_replica()
 
     with pytest.raises(NotDurable, match="the decision on 'q1'"):
-        await store.decide(R, "q1", decision())
+        await hasty.decide(R, "q1", decision())
 
     servers.thaw_replica()
     assert (await store.decide(R, "q1", decision())).is_repeat
     assert len(await store.mailbox(R)) == 1
+    await hasty.aclose()
     await store.aclose()
 
 
 async def test_a_script_that_the_server_forgot_is_sent_again_with_its_wait(servers: Pair) -> None:
-    store = await opened(servers, "durability=memory:1&durability_for=every")
+    store = await opened(servers, PATIENT + EVERY)
     claim = await started(store)
     await store._line.call("SCRIPT", "FLUSH")
 
@@ -120,7 +126,7 @@ async def test_a_script_that_the_server_forgot_is_sent_again_with_its_wait(serve
 
 async def test_disk_is_waited_for_on_both_machines(short_folder: Path) -> None:
     with pair(short_folder, "--appendonly", "yes", is_valkey=True) as servers:
-        store = await opened(servers, f"durability=disk:1&{SOON.replace('0.2', '5')}")
+        store = await opened(servers, "durability=disk:1&durability_s=50")
         claim = await started(store)
 
         at = await store.commit(claim.lease, commit_of(claim, is_critical=True))
@@ -226,12 +232,14 @@ async def test_a_restart_from_an_old_dump_is_a_regression_and_no_silent_loss(
 
 
 async def test_what_a_replica_has_confirmed_survives_its_promotion(servers: Pair) -> None:
-    store = await opened(servers, "durability=memory:1&durability_for=every")
+    store = await opened(servers, PATIENT + EVERY)
     claim = await started(store)
     at = await written(store, claim, 20, claim.lease)
 
     servers.fail_over()
-    at = await _without_replica(store, claim, at)
+    hasty = await opened(servers, HASTY + EVERY)
+    at = await _without_replica(hasty, claim, at)
+    await hasty.aclose()
 
     assert [e.seq for e in await store.journal(R)] == list(range(1, at.seq + 1))
     await store.aclose()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import checkpoints
 from checkpoints import chain, scripts
-from checkpoints.address import parse
+from checkpoints.address import parse, without_password
 from checkpoints.errors import BadRunId, BadStoreUrl, CorruptEntry, StoreUsageError
 from checkpoints.keys import Keys, checked_namespace, meta_key
 from checkpoints.model import Entry
@@ -171,6 +171,40 @@ def test_what_is_no_address_is_refused_with_the_forms(url: str) -> None:
 
     assert "secret" not in str(bad.value)
     assert "\n" not in str(bad.value)
+
+
+def test_several_hosts_and_options_are_read() -> None:
+    watched = parse("redis+sentinel://u:p@a:1,[::1]:2,c/agents?sentinel_password=s3&compress=on")
+    assert watched.hosts == (("a", 1), ("::1", 2), ("c", 26379))
+    assert (watched.sentinel_password, watched.options) == ("s3", {"compress": "on"})
+    assert str(watched) == "a:1,::1:2,c:26379/agents"
+    assert parse("redis+cluster://a,b:7").hosts == (("a", 6379), ("b", 7))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://a,b", "redis+cluster://a,,b", "redis+cluster://a:99999"),
+        *(
+            "redis://h?sentinel_password=x",
+            "redis+sentinel://,/s",
+            "redis+sentinel://a:x/s",
+            "redis://h?durable=1",
+        ),
+    ],
+)
+def test_hosts_and_options_that_make_no_sense_are_refused(url: str) -> None:
+    with pytest.raises(BadStoreUrl):
+        parse(url)
+
+
+def test_a_shown_address_has_no_password() -> None:
+    shown = without_password("redis+sentinel://u:s3@a,b/x?compress=on&sentinel_password=s3")
+    assert shown == "redis+sentinel://a,b/x?compress=on"
+    assert without_password("redis://:s3@h/1") == "redis://h/1"
+    with pytest.raises(BadStoreUrl) as refused:
+        parse("redis+sentinel://a?sentinel_password=s3")
+    assert "s3" not in str(refused.value)
 
 
 def test_an_address_in_a_message_has_no_password() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import BinaryIO
@@ -121,8 +122,10 @@ def export_command(run_ids: tuple[str, ...], is_all: bool, out: str | None) -> i
     with ExitStack() as stack:
         if out is not None:
             try:
-                # 'x': neither a file of somebody's nor a link to one is written over.
-                file = stack.enter_context(open(out, "x", encoding="utf-8"))
+                # Neither a file of somebody's nor a link to one is written over, and nobody else
+                # reads what may have been encrypted.
+                handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                file = stack.enter_context(open(handle, "w", encoding="utf-8"))
             except FileExistsError:
                 raise CliError(f"{out} is there already. Name another file.", USAGE) from None
             runs, lost = process.run(lambda: _export(run_ids, lambda text: print(text, file=file)))
