@@ -72,7 +72,12 @@ class Beside(Calls):
                 )
                 for item_id, fields in reply[0][1] if reply else ():
                     after = item_id.decode()
-                    yield after, self._codec.unpack(run_id, "live", fields[1])
+                    try:
+                        payload = self._codec.unpack(run_id, "live", fields[1])
+                    except StoreDiverged as error:  # somebody else's, or of another key: only text
+                        log.warning("checkpoints.live_unreadable", run_id=run_id, why=str(error))
+                        continue
+                    yield after, payload
         finally:
             await transport.aclose()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints import Heartbeat, StoreSettings, open_store
+from checkpoints import Heartbeat, StoreSettings, open_store, scripts
 from checkpoints.errors import (
     BadStoreUrl,
     NotDurable,
@@ -27,6 +27,7 @@ from checkpoints.testing.contract import (
     started,
 )
 from checkpoints.testing.pairs import Pair, pair
+from checkpoints.testing.proxy import Fault, FaultProxy
 
 # A copy that is there is waited for as long as a slow machine needs; one that is not, shortly.
 PATIENT = "durability=memory:1&durability_s=50"
@@ -122,6 +123,23 @@ async def test_a_script_that_the_server_forgot_is_sent_again_with_its_wait(serve
 
     assert (await store.commit(claim.lease, commit_of(claim))).seq == 2
     await store.aclose()
+
+
+@pytest.mark.parametrize("fault", ["lost_request", "lost_reply", "half_reply", "twice"])
+async def test_a_confirmed_commit_through_a_fault_is_one_entry(servers: Pair, fault: Fault) -> None:
+    target = Path(servers.url.removeprefix("unix://"))
+    async with FaultProxy(target, target.with_name("proxy.sock")) as proxy:
+        store = await open_store(f"unix://{proxy.socket}?{PATIENT}")
+        claim = await started(store)
+        first = await store.commit(claim.lease, commit_of(claim, is_critical=True))
+        proxy.inject(fault, scripts.load("commit").sha)
+
+        done = await store.commit(claim.lease, commit_of(first, is_critical=True))
+
+        assert proxy.hits == 1
+        assert (done.seq, done.was_repeat) == (3, fault != "lost_request")
+        assert len(await store.journal(R)) == 3
+        await store.aclose()
 
 
 async def test_disk_is_waited_for_on_both_machines(short_folder: Path) -> None:

@@ -270,3 +270,13 @@ async def test_a_decision_in_the_mailbox_reads_with_any_ask_id(clients: Clients)
     await store.decide(R, "vote:1:x", decision("v1", body=b"2"))
 
     assert [s.body for s in await store.mailbox(R)] == [b"1", b"2"]
+
+
+async def test_live_text_that_is_not_ours_is_left_out(clients: Clients) -> None:
+    store = await clients()
+    await store._line.call("XADD", store._of(R).live, "*", "b", b"forged")
+    await store.publish(R, [b"ours"])
+
+    _, payload = await anext(aiter(store.live(R, after="0-0")))
+
+    assert payload == b"ours"
