@@ -80,6 +80,8 @@ class Calls:
         self._confirmed: OrderedDict[str, float] = OrderedDict()
         # Per run: the highest seq that the store has acknowledged to us.
         self._known: OrderedDict[str, int] = OrderedDict()
+        # Runs that were seen to be over: that they are gone some day is no loss.
+        self._over: OrderedDict[str, None] = OrderedDict()
 
     async def begin(self, namespace: str, partitions: int | None, *, default: int = 64) -> None:
         """Read the namespace's partition count, or fix it. One try: who opens wants to know now.
@@ -229,6 +231,14 @@ class Calls:
         self._known[run_id] = max(seq, self._known.get(run_id, 0))
         trim(self._known, run_id)
 
+    def _remember_over(self, run_id: str) -> None:
+        self._over[run_id] = None
+        trim(self._over, run_id)
+
+    def _forget(self, run_id: str) -> None:
+        self._known.pop(run_id, None)
+        self._over.pop(run_id, None)
+
     def _check_known(self, run_id: str, stored: int, known: int) -> None:
         """`known` is from before the read was sent: a commit may be acknowledged meanwhile."""
         if stored < known:
@@ -242,7 +252,8 @@ class Calls:
 
     def _absent(self, run_id: str) -> CheckpointError:
         known = self._known.get(run_id, 0)
-        return StoreRegressed(run_id, known, 0) if known else RunNotFound(run_id)
+        is_lost = known and run_id not in self._over
+        return StoreRegressed(run_id, known, 0) if is_lost else RunNotFound(run_id)
 
     def _check_sizes(self, bodies: Iterable[bytes], snapshot: bytes) -> None:
         sizes = [len(body) for body in bodies]

@@ -77,6 +77,8 @@ class Journals(Ownership):
                 raise RunExists(run_id)
             case b"FULL":
                 raise StoreFull(self.address, int(reply[1]), int(reply[2]))
+        if reply[0] == b"OK":
+            self._forget(run_id)  # a run of this name may have been there before
         self._remember(run_id, len(bodies))
         if short:
             raise self._not_durable(f"run {run_id!r}", short)
@@ -115,10 +117,9 @@ class Journals(Ownership):
         if reply[0] not in (b"OK", b"DUP"):
             self._refuse(lease, commit, reply)
         seq = int(reply[1])
+        self._remember(lease.run_id, seq)
         if is_closing:
-            self._known.pop(lease.run_id, None)  # it may expire, which is no loss
-        else:
-            self._remember(lease.run_id, seq)
+            self._remember_over(lease.run_id)
         if reply[0] == b"OK":
             self._confirm(lease.nonce, sent)
         committed = Committed(
@@ -200,7 +201,7 @@ class Journals(Ownership):
         self._check_known(run_id, end, known)
         entries = await self._streamed(run_id, page, end)
         if status.decode() in CLOSED:
-            self._known.pop(run_id, None)  # it may expire, which is no loss
+            self._remember_over(run_id)
             if after <= end and (not entries or entries[-1].seq < end):
                 entries = await self._unfolded(run_id, at, end) or entries
         start = chain.genesis(run_id)

@@ -56,7 +56,8 @@ class Ownership(Calls):
             # Told once; whoever claims the run after a person looked at it goes on from there. Not
             # due meanwhile: a worker that knows nothing of it would repeat what was lost.
             await self.release(lease, due_ms=None)
-            self._known[run_id] = head.seq
+            self._forget(run_id)
+            self._remember(run_id, head.seq)
             raise StoreRegressed(run_id, known, head.seq)
         self._remember(run_id, head.seq)
         self._confirm(nonce, sent)

@@ -122,7 +122,7 @@ class Retained(Journals, Lists):
             raise RunOpen(run_id, reply[1].decode())
         if reply[0] == b"YOUNG":
             return False
-        self._known.pop(run_id, None)
+        self._forget(run_id)
         is_removed = reply[1] != b"0"
         return await self._purge_outbox(run_id) > 0 or is_removed
 

@@ -231,6 +231,22 @@ async def test_a_claim_of_a_run_that_lost_entries_sets_it_aside_and_is_told_once
     await store.aclose()
 
 
+async def test_an_end_that_was_lost_is_noticed_too(servers: Pair) -> None:
+    store = await opened(servers)
+    claim = await started(store)
+    await store._line.call("WAIT", 1, 5000)
+    servers.promote()
+    await store.commit(claim.lease, commit_of(claim, status="done", keep_ms=60_000))
+    servers.fail_over()
+    await (await opened(servers)).release(claim.lease, due_ms=1)
+
+    with pytest.raises(StoreRegressed):
+        await store.claim(R, owner="w2", nonce="n2", term_ms=TERM_MS)
+
+    assert await store.due() == []
+    await store.aclose()
+
+
 async def test_a_restart_from_an_old_dump_is_a_regression_and_no_silent_loss(
     servers: Pair,
 ) -> None:
