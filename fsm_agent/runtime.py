@@ -11,6 +11,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from html import escape
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -47,6 +49,7 @@ from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.run.filing import checked_filing
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.person import identity
+from fsm_agent.run.picture import Picture, svg
 from fsm_agent.run.record import Record, Run, apply
 from fsm_agent.run.redaction import Redactor, secret_values
 from fsm_agent.run.signal import AnySignal, CancelRequested, Happened, Said
@@ -80,6 +83,30 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Source, ...] = ()  # that tools gave with their results
     children: tuple[str, ...] = ()  # runs that work for it, and are not over
     value: Any = None  # the answer, of the agent's output type: where it has one, and was completed
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how the run stands, as a table. All of it escaped."""
+        rows = {
+            "run": self.run_id,
+            "status": self.status,
+            "answer": self.answer,
+            "why": self.message or self.reason,
+            "waits for": ", ".join(self.asks),
+            "turns": self.turns,
+            "tokens": f"{self.spent_tokens:,}",
+        }
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th>"
+            f"<td style='text-align:left;white-space:pre-wrap'>{escape(str(value))}</td></tr>"
+            for name, value in rows.items()
+            if value not in (None, "")
+        )
+        return f"<table style='max-width:46rem'>{cells}</table>"
+
+    def __repr__(self) -> str:
+        words = self.answer if self.answer is not None else self.message or ", ".join(self.asks)
+        brief = words if len(words) <= 200 else words[:199] + "…"
+        return f"<Result {self.run_id} {self.status}: {brief!r}, {self.turns} turns>"
 
 
 def default_store_url() -> str:
@@ -383,6 +410,11 @@ class Runtime(People, Versions):
             if run.seq > after:
                 events.append(EntryEvent(run_id, run.seq, run.state, record))
         return events
+
+    async def picture(self, run_id: str) -> Picture:
+        """The machine with the run's way lit: an SVG, which notebooks show by themselves."""
+        states = [event.state for event in await self.history(run_id)]
+        return Picture(svg(pairwise(states), states[-1], title=f"The way of run {run_id}"))
 
     async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Entries above `after` as they become durable, and live text, until the run is over.

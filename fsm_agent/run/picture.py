@@ -44,6 +44,15 @@ _STYLE = """<style>
 </style>"""
 
 
+class Picture(NamedTuple):
+    """A drawing that notebooks show."""
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
 class _Edge(NamedTuple):
     source: State
     dest: State

@@ -205,8 +205,8 @@ def test_graph_lights_the_way_of_a_run(cli: Cli) -> None:
     assert (cli.folder / "machine.dot").read_text().startswith("digraph")
 
 
-def test_svg_without_graphviz_says_how_to_get_it(cli: Cli) -> None:
-    done = cli("graph", "--format", "svg", env={"PATH": str(cli.folder)})
+def test_png_without_graphviz_says_how_to_get_it(cli: Cli) -> None:
+    done = cli("graph", "--format", "png", env={"PATH": str(cli.folder)})
 
     assert done.code == 1
     assert "apt-get install graphviz" in done.err

@@ -28,13 +28,14 @@ DRAWING_S = 30.0
     "--format",
     "form",
     type=click.Choice(["mermaid", "dot", "svg", "png"]),
-    help="svg and png need Graphviz.  [default: by the name of FILE, else mermaid]",
+    help="png needs Graphviz.  [default: by the name of FILE, else mermaid]",
 )
+@click.option("--svg", "is_svg", is_flag=True, help="The same as --format svg.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
 @common
-def graph_command(run_id: str | None, form: str | None, output: Path | None) -> int:
+def graph_command(run_id: str | None, form: str | None, is_svg: bool, output: Path | None) -> int:
     """Draw the state machine; with RUN, its way is lit and its present state filled."""
-    form = form or (_form_of(output) if output else "mermaid")
+    form = form or ("svg" if is_svg else _form_of(output) if output else "mermaid")
     events = process.run(lambda: _history(run_id)) if run_id else ()
     drawing = _drawn(events, form)
     if not current().is_json:
@@ -73,27 +74,30 @@ async def _history(run_id: str) -> Sequence[EntryEvent]:
 
 
 def _drawn(events: Sequence[EntryEvent], form: str) -> bytes:
-    from fsm_agent.run import graph
+    from fsm_agent.run import graph, picture
 
     states = [event.state for event in events]
     path: list[tuple[State, State]] = list(pairwise(states))
     present = states[-1] if states else None
     if form == "mermaid":
         return graph.mermaid(path, present).encode()
+    if form == "svg":
+        title = f"The way of run {events[0].run_id}" if events else "The state machine"
+        return picture.svg(path, present, title=title).encode()
     dot = graph.dot(path, present).encode()
-    return dot if form == "dot" else _rendered(dot, form)
+    return dot if form == "dot" else _rendered_png(dot)
 
 
-def _rendered(dot: bytes, form: str) -> bytes:
+def _rendered_png(dot: bytes) -> bytes:
     program = shutil.which("dot")
     if program is None:
         raise CliError(
-            f"{form} needs Graphviz, which is not installed. Install it with 'apt-get install"
-            " graphviz' or 'brew install graphviz', or use --format mermaid."
+            "png needs Graphviz, which is not installed. Install it with 'apt-get install"
+            " graphviz' or 'brew install graphviz', or use --svg, which needs nothing."
         )
     try:
         done = subprocess.run(
-            [program, f"-T{form}"], input=dot, capture_output=True, timeout=DRAWING_S, check=True
+            [program, "-Tpng"], input=dot, capture_output=True, timeout=DRAWING_S, check=True
         )
     except (subprocess.SubprocessError, OSError) as error:
         raise CliError(f"Graphviz could not draw it: {error}.", FAILED) from error
