@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fsm_agent.run.content import Message, NoteMessage, ToolMessage, UserMessage
-from fsm_agent.run.delta import Cut
+from fsm_agent.run.delta import Cut, Summarised
 from fsm_agent.run.record import Run, message_size
 
 from .policies import Context
@@ -32,6 +32,8 @@ class Window:
         self._context = context or Context()
         self._cut: Cut | None = None  # of which `_sum` is the cost
         self._was_refused = False
+        self._old: tuple[Message, ...] | None = None  # what this cut shows in another form
+        self._summary: Summarised | None = None  # that stands in it
         self._counted = 0  # messages whose size is in the sum
         self._sum = 0
 
@@ -46,13 +48,18 @@ class Window:
 
     def tokens(self, run: Run) -> int:
         """What the view costs, by plain estimate."""
+        self._follow(run)
+        self._sum += self._cost(run, run.cut, range(self._counted, len(run.messages)))
+        self._counted = len(run.messages)
+        return self._sum + (tokens_of(len(run.summary.text)) if run.summary else 0)
+
+    def _follow(self, run: Run) -> None:
+        """Begin anew with another cut, or once words of people may be cut as well."""
         cut, was_refused = run.cut, bool(run.most_tokens)
         if cut is not self._cut or was_refused is not self._was_refused:
             self._cut, self._was_refused, self._counted = cut, was_refused, cut.start
+            self._old = None
             self._sum = self._cost(run, cut, (0, *cut.pinned))
-        self._sum += self._cost(run, cut, range(self._counted, len(run.messages)))
-        self._counted = len(run.messages)
-        return self._sum + (tokens_of(len(run.summary.text)) if run.summary else 0)
 
     def _cost(self, run: Run, cut: Cut, indices: Iterable[int]) -> int:
         return sum(tokens_of(message_size(self._shown(run, cut, n))) for n in indices)
@@ -69,10 +76,11 @@ class Window:
         sizes = [self._cost(run, cut, range(*group)) for group in groups]
         pinned = [(*group, self._cost(run, cut, range(*group))) for group in self._pinned(run)]
         pinned = self._affordable(pinned, budget)
-        task, dropped = self._cost(run, cut, (0,)), 0
+        rest, dropped = self._cost(run, cut, (0,)) + sum(sizes), 0
         while dropped < len(groups) - 1:
-            if task + sum(cost for _, _, cost in pinned) + sum(sizes[dropped:]) <= goal:
+            if rest + sum(cost for _, _, cost in pinned) <= goal:
                 break
+            rest -= sizes[dropped]
             if self._is_pinned(run, groups[dropped]):
                 pinned = self._affordable([*pinned, (*groups[dropped], sizes[dropped])], budget)
             dropped += 1
@@ -134,13 +142,24 @@ class Window:
         cut, messages = run.cut, run.messages
         if cut == Cut(1):
             return messages
-        last = max(cut.trim, len(messages) if cut.most_chars else 0, cut.start)
-        shown = [self._shown(run, cut, n) for n in (0, *cut.pinned)]
-        left_out = cut.start - 1 - len(cut.pinned)
-        if left_out:
-            shown.append(NoteMessage(_note(run, left_out)))
-        shown += (self._shown(run, cut, n) for n in range(cut.start, last))
-        return (*shown, *messages[last:])
+        self._follow(run)
+        old = max(cut.trim, cut.start)
+        if self._old is None or self._summary is not run.summary:
+            self._old, self._summary = tuple(self._reformed(run, old)), run.summary
+        if not cut.most_chars:
+            return self._old + messages[old:]
+        new = (self._shown(run, cut, n) for n in range(old, len(messages)))
+        return (*self._old, *new)
+
+    def _reformed(self, run: Run, end: int) -> Iterator[Message]:
+        """The view up to message `end`."""
+        cut = run.cut
+        for index in (0, *cut.pinned):
+            yield self._shown(run, cut, index)
+        if left_out := cut.start - 1 - len(cut.pinned):
+            yield NoteMessage(_note(run, left_out))
+        for index in range(cut.start, end):
+            yield self._shown(run, cut, index)
 
     def _shown(self, run: Run, cut: Cut, index: int) -> Message:
         """A message as the view has it: perhaps in short."""

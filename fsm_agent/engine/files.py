@@ -152,7 +152,7 @@ def _sum(one: Usage | None, other: Usage) -> Usage:
 
 
 async def illustrated(
-    session: Session, deps: Deps, messages: Sequence[Message]
+    session: Session, deps: Deps, messages: tuple[Message, ...]
 ) -> tuple[Message, ...]:
     """The messages with the pictures of their files put in. Each blob is fetched once a session."""
     wanted = {
@@ -162,6 +162,9 @@ async def illustrated(
         for picture in message.pictures
     }
     kept = session.pictures
+    if not wanted:
+        kept.clear()
+        return messages
     for digest in [known for known in kept if known not in wanted]:
         del kept[digest]
     for digest, picture in wanted.items():

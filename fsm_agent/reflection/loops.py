@@ -46,6 +46,8 @@ def check(run: Run, scene: Scene) -> Verdict:
 
 def counted(run: Run, scene: Scene) -> tuple[Step, ...]:
     """The steps that may make a loop: not those that only call tools which may repeat."""
+    if not scene.may_repeat:
+        return run.steps
     return tuple(step for step in run.steps if not is_free(step, scene))
 
 
@@ -57,6 +59,8 @@ def is_free(step: Step, scene: Scene) -> bool:
 
 def turning(steps: Sequence[Step]) -> tuple[int, str]:
     """How often the steps at the end have come round, and what that looks like in words."""
+    if not is_known(steps):
+        return 1, ""  # the usual case: a step that is new
     rounds, period = max(
         (_tail_rounds(steps, period), -period) for period in range(1, MAX_PERIOD + 1)
     )
@@ -66,6 +70,14 @@ def turning(steps: Sequence[Step]) -> tuple[int, str]:
     if rounds < 2:
         return 1, ""
     return rounds, _SHAPES.get(-period, f"The same {-period} steps were taken in turn")
+
+
+def is_known(steps: Sequence[Step]) -> bool:
+    """Whether the last step brings nothing that an earlier one had not."""
+    if not steps:
+        return False
+    last = steps[-1]
+    return any(last.is_like(step) for step in steps[:-1])
 
 
 _SHAPES = {1: "The same step was taken", 2: "The same two steps were taken in turn"}

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from fsm_agent.errors import BadAgent
 from fsm_agent.run.record import Run
 
 from . import budgets, loops, progress, repair
@@ -23,13 +24,20 @@ _GRAVITY: dict[type, int] = {
 def reflect(run: Run, scene: Scene, policies: tuple[Policy, ...] = POLICIES) -> Verdict:
     """What follows from the turn that `run` has just made. Pure: equal input, equal verdict.
 
-    Within a forced finish only repair and budgets are asked, whatever the agent's list.
+    Within a forced finish only repair and budgets are asked, whatever the agent's list. Raises
+    BadAgent for a policy that returns no verdict.
     """
     if run.final_turns_left is not None:
         return _in_finalisation(run, scene)
     verdict: Verdict = Continue()
     for policy in policies:
         said = policy(run, scene)
+        if type(said) not in _GRAVITY:
+            name = getattr(policy, "__qualname__", repr(policy))
+            raise BadAgent(
+                f"policy {name} returned {said!r}. Return a verdict of "
+                "fsm_agent.reflection.verdict, such as Continue()."
+            )
         if _GRAVITY[type(said)] > _GRAVITY[type(verdict)]:
             verdict = said
     return within_limits(run, verdict)

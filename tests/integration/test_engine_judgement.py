@@ -12,7 +12,7 @@ from fsm_agent import Agent, Limits, Result, Runtime, tool
 from fsm_agent.context.policies import Context, Summary
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.context.window import Window
-from fsm_agent.errors import BadAgent, ProviderError
+from fsm_agent.errors import BadAgent, ProviderError, UsageError
 from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.reflection.critic import Critic
 from fsm_agent.reflection.money import Price
@@ -408,6 +408,14 @@ async def test_a_limit_on_money_needs_a_price(bench: Bench) -> None:
 
     with pytest.raises(BadAgent, match="no price for its model"):
         await runtime.start(reading(), "Read.", limits=Limits(money=1.0))
+
+
+@pytest.mark.parametrize("money", [-1.0, float("nan"), float("inf")])
+async def test_a_limit_that_is_no_amount_is_refused(bench: Bench, money: float) -> None:
+    runtime = await bench.runtime(reader(1))
+
+    with pytest.raises(UsageError, match="is no amount"):
+        await runtime.start(reading(prices=PRICES), "Read.", limits=Limits(money=money))
 
 
 async def test_cached_tokens_are_charged_at_their_price(bench: Bench) -> None:

@@ -39,7 +39,7 @@ from fsm_agent.run.delta import (
 )
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import KEPT_STEPS, Run, fold
-from fsm_agent.run.step import Step, call_digest
+from fsm_agent.run.step import Step, call_digest, stable
 
 ALLOWED = ("THINK", "TOOL", "FINISH")
 
@@ -409,6 +409,14 @@ def test_a_policy_of_the_user_is_asked_with_the_others() -> None:
     assert reflect(run_with(Limits(turns=1), turns=1), Scene(), ()) == Continue()
 
 
+def test_a_policy_that_returns_no_verdict_is_named() -> None:
+    def silent(run: Run, scene: Scene) -> Any:
+        return None
+
+    with pytest.raises(BadAgent, match="silent returned None"):
+        reflect(run_with(last=good()), Scene(), (silent,))
+
+
 # -- the critic ---------------------------------------------------------------------------------
 
 
@@ -546,3 +554,23 @@ def test_a_forced_finish_never_ends_with_an_empty_answer(
     else:
         assert left > 0
         assert isinstance(found, (Continue, Repair))
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("at 2026-11-30T10:02:03Z, no answer", "at ~, no answer"),
+        ("2026-11-30 10:02:03.5 start", "~ ~ start"),
+        ("took 12 ms, then 0.31 s and 3 seconds.", "took ~, then ~ and ~."),
+        ("since 1760000000 or 1760000000123", "since ~ or ~"),
+        ("id 9f2c41d0-aaaa-4bbb-8ccc-0123456789ab!", "id ~!"),
+        ("commit deadbe7f, f3a9c1d2e4", "commit ~, ~"),
+        ("at 0x7f3a", "at ~"),
+        ("41 % of 1,200 rows, page 7", "41 % of 1,200 rows, page 7"),
+        ("order 12345678 in size 10a", "order 12345678 in size 10a"),
+        ("a feedback2024x and surface12", "a feedback2024x and surface12"),
+        ("v1.2.3 has 5 steps", "v1.2.3 has 5 steps"),
+    ],
+)
+def test_what_is_left_of_a_text_without_times_and_ids(text: str, form: str) -> None:
+    assert stable(text) == form
