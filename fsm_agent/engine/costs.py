@@ -5,21 +5,19 @@ from __future__ import annotations
 from math import ceil
 
 from fsm_agent.capabilities.agent import Agent
+from fsm_agent.context.window import Window
 from fsm_agent.errors import BadAgent, UsageError
 from fsm_agent.reflection.money import ANY_MODEL, Price
 from fsm_agent.run.content import Usage
 from fsm_agent.run.delta import Charged, Reserved
 from fsm_agent.run.record import Run
 
-from .session import Session
-
 MAX_MONEY = 1e9  # of one run
 MAX_BILLED_TOKENS = 2**40  # of one call: more is no count
 
 
-def reserve_of(session: Session, agent: Agent) -> Reserved:
+def reserve_of(run: Run, window: Window, agent: Agent) -> Reserved:
     """What the next turn may cost at the most, roughly: the window, and the reply."""
-    run, window = session.run, session.window
     # More than the budget means that the window is about to be cut.
     asked = window.overhead_tokens + min(window.tokens(run), window.budget(run))
     prompt = ceil(asked * run.token_scale)

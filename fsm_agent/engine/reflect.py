@@ -72,7 +72,7 @@ def _scene(session: Session, agent: Agent, offer: Offer) -> Scene:
     run, is_finalising = session.run, session.run.final_turns_left is not None
     # Twice: while a finish can still be forced, what it costs is kept back.
     shares = 2 if run.limits.on_exhausted == "finalise" else 1
-    reserve = reserve_of(session, agent)
+    reserve = reserve_of(run, session.window, agent)
     scene = Scene(
         now_ms=session.now_ms(),
         allowed=offer.labels,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import msgspec
 
@@ -69,9 +70,11 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
     offer = agent.offer(session.run)
     check_prices(session.run, agent)
     facts = await _fit(session, agent, deps)
-    reserved = reserve_of(session, agent)
-    if not has_room(session.run, reserved.reserve_tokens, reserved.micros):
-        return Move(Trigger.FAILED, (*facts, _no_budget(session.run, reserved)))
+    # As the run will be: what is asked then is what estimates learn from.
+    run = reduce(fold, facts, session.run)
+    reserved = reserve_of(run, session.window, agent)
+    if not has_room(run, reserved.reserve_tokens, reserved.micros):
+        return Move(Trigger.FAILED, (*facts, _no_budget(run, reserved)))
     session.stage(Trigger.BEGAN, *facts, reserved)
     await session.flush()
     request = await _request(session, agent, offer, deps)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fsm_agent.errors import CorruptRecord
 
+from .accounts import ceiling, settled_call, spend_reserve
 from .content import (
     AssistantMessage,
     Call,
@@ -21,7 +22,6 @@ from .content import (
     SignedMessage,
     Source,
     ToolMessage,
-    Usage,
     UserMessage,
 )
 from .delta import (
@@ -85,9 +85,6 @@ IMAGE_CHARS = 4_000  # an image costs about as much as so many characters, whate
 DRAFT_CHARS = 500  # of a reply that broke the protocol: enough for the model to see its mistake
 KEPT_STEPS = 32  # how far back loop detection looks
 KEPT_SCORES = 16  # of turns
-SHRINK = 0.6  # of a request that was too long for the model
-LEARNING = 0.5  # how much of a new token count goes into the correction of estimates
-SCALES = (0.25, 4.0)  # beyond them a count says nothing of how text becomes tokens
 MAX_SOURCES = 500  # of a run
 
 
@@ -389,7 +386,7 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
                 reserved_tokens=0,
                 spent_micros=run.spent_micros + (run.reserved_micros if delta.is_billed else 0),
                 reserved_micros=0,
-                most_tokens=_ceiling(run, delta),
+                most_tokens=ceiling(run, delta),
                 failures=run.failures + (delta.kind not in OPERATOR_KINDS),
                 last=delta,
                 wake_ms=delta.retry_at_ms,
@@ -442,34 +439,33 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Answered():
             return replace(run, answer=delta)
         case Failed():
-            return replace(_spend_reserve(run), failure=delta)
+            return replace(spend_reserve(run), failure=delta)
         case Assessed():
             scores = (*run.scores[1 - KEPT_SCORES :], delta.score)
             return replace(run, scores=scores, low=delta.low)
         case Barred():
             return replace(run, barred=run.barred.union(delta.calls))
         case Criticised():
-            return replace(_settled_call(run, delta.usage), criticised=run.step)
+            return replace(settled_call(run, delta.usage), criticised=run.step)
         case Cut():
             return replace(run, cut=delta)
         case Summarised():
-            return replace(_settled_call(run, delta.usage), summary=delta)
+            return replace(settled_call(run, delta.usage), summary=delta)
         case _:
             assert_never(delta)  # a kind without a case fails the type check, not the run
 
 
 def _fold_files(run: Run, perceived: Perceived) -> Run:
     if perceived.usage:
-        run = _settled_call(run, perceived.usage)
+        run = settled_call(run, perceived.usage)
     run = replace(run, unread=())
     text = "\n\n".join(map(in_words, perceived.parts))
     return _say(run, FilesMessage(text, perceived.parts)) if perceived.parts else run
 
 
 def _fold_attempt(run: Run, began: Began) -> Run:
-    # A reserve that nobody settled is that of an attempt that died: perhaps billed.
     run = replace(
-        _spend_reserve(run),
+        spend_reserve(run),
         attempts=began.attempt,
         reserved_tokens=began.reserve_tokens,
         wake_ms=0,
@@ -484,45 +480,6 @@ def _fold_attempt(run: Run, began: Began) -> Run:
         purpose=began.purpose,
         asked_tokens=began.prompt_tokens,
     )
-
-
-def _spend_reserve(run: Run) -> Run:
-    return replace(
-        run,
-        spent_tokens=run.spent_tokens + run.reserved_tokens,
-        reserved_tokens=0,
-        spent_micros=run.spent_micros + run.reserved_micros,
-        reserved_micros=0,
-    )
-
-
-def _settled_call(run: Run, usage: Usage) -> Run:
-    """A model call has ended: it cost this, and its reserve is free again."""
-    return replace(
-        run,
-        spent_tokens=run.spent_tokens + usage.total_tokens,
-        reserved_tokens=0,
-        reserved_micros=0,
-        token_scale=_learned(run, usage),
-        asked_tokens=0,
-    )
-
-
-def _ceiling(run: Run, failed: ModelFailed) -> int:
-    """What a request may hold from here on: clearly less than what the model has refused."""
-    if failed.kind != "context_length" or not run.asked_tokens:
-        return run.most_tokens
-    return max(1, int(run.asked_tokens * SHRINK))
-
-
-def _learned(run: Run, usage: Usage) -> float:
-    """How the provider's count of the request corrects our estimates from here on."""
-    if usage.is_estimate or not run.asked_tokens or not usage.prompt_tokens:
-        return run.token_scale
-    counted = usage.prompt_tokens / run.asked_tokens
-    if not SCALES[0] <= counted <= SCALES[1]:
-        return run.token_scale
-    return round(run.token_scale + LEARNING * (counted - run.token_scale), 3)
 
 
 def _afresh(run: Run) -> Run:
@@ -550,7 +507,7 @@ def _fold_reply(run: Run, reply: Replied) -> Run:
     is_good = reply.violation is None
     finalising = run.final_turns_left
     run = replace(
-        _settled_call(run, reply.usage),
+        settled_call(run, reply.usage),
         turns=run.turns + 1,
         repairs=0 if is_good else run.repairs + 1,
         errors=0 if is_good and not reply.calls else run.errors,

@@ -601,3 +601,27 @@ async def test_began_is_what_it_was_for_whoever_looks_for_it(bench: Bench) -> No
     (began,) = await facts(runtime, result.run_id, Began)
     assert (began.attempt, began.purpose) == (1, "turn")
     assert began.reserve_tokens > began.prompt_tokens > 0
+
+
+async def test_what_is_estimated_is_what_is_asked_also_after_a_cut(bench: Bench) -> None:
+    """A provider that counts exactly as we do must teach nothing, whatever is cut or summed up."""
+    agent = reading(context=SUMMING)
+
+    def exactly(request: StepRequest) -> Reply:
+        reply = model_of.answer(request)
+        assert isinstance(reply, Reply)
+        asked = agent.overhead_tokens + cost(request)
+        return _counted(reply, asked if request.instructions.startswith("You read") else 1)
+
+    model_of = reader(30, sum=notes)
+    runtime = await bench.runtime(ScriptedModel(exactly))
+
+    result = await runtime.run(agent, "Read all.", limits=LONG)
+
+    run = await bench.run_of(result.run_id)
+    assert run.cut.start > 1
+    assert run.token_scale == pytest.approx(1.0, abs=0.05)
+
+
+def _counted(reply: Reply, prompt_tokens: int) -> Reply:
+    return _with(reply, usage=Usage(prompt_tokens, 5))
