@@ -49,6 +49,8 @@ from .tasks import task_group
 
 log = structlog.get_logger(__name__)
 
+LATE_S = 2.0  # that a start may come after its record, where nobody allows more for doubt
+
 Ended = dispatch.Result | effects.ProbeResult | Waits | Stuck
 
 
@@ -253,24 +255,30 @@ class _Batch:
         """Before anything starts, and with the lease still certain afterwards: what may start.
 
         Where the store was told to make sure that it keeps what it acknowledged, and cannot, calls
-        that must not be made twice are put off.
+        that must not be made twice are put off. So are those whose record took so long that they
+        could still be at work when 'run it again' unlocks: that lock counts from the record.
         """
+        since_s = self._deps.clock.steady_s()
         starts = [work for work in works if isinstance(work, Start)]
         if starts:
             is_critical = any(start.intent.effect == "unsafe" for start in starts)
             try:
                 await self._session.flush(is_critical=is_critical)
             except NotDurable as error:
-                works = self._withhold(works, str(error))
+                wait_s = self._deps.settings.unconfirmed_retry_s
+                works = self._withhold(works, str(error), wait_s=wait_s)
             await self._make_sure_of_lease()
+            late_s = self._deps.clock.steady_s() - since_s
+            if late_s > max(self._deps.settings.doubt_grace_s, LATE_S):
+                why = f"the store took {late_s:.1f} s to put the start on record"
+                works = self._withhold(works, why, wait_s=0.0)
         for work in works:
             self._seen.forget(work.call_id)
         return works
 
-    def _withhold(self, works: list[Work], why: str) -> list[Work]:
+    def _withhold(self, works: list[Work], why: str, *, wait_s: float) -> list[Work]:
         """Put off what must not be made twice, and return the rest of the work."""
-        now_ms = self._session.now_ms()
-        again_ms = now_ms + int(self._deps.settings.unconfirmed_retry_s * 1000)
+        again_ms = self._session.now_ms() + int(wait_s * 1000)
         rest, facts = put_off(works, self._session.run, self._seen, why, again_ms=again_ms)
         if facts:
             log.warning("act.calls_withheld", calls=[fact.call_id for fact in facts], why=why)

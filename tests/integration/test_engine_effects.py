@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from checkpoints.errors import AskLocked, LeaseLost, RunClosed
-from checkpoints.model import RunId
+from checkpoints.model import Commit, RunId
 from fsm_agent import Agent, Limits, ToolContext, cannot_tell, done, keyed, not_done, probed, tool
 from fsm_agent.errors import CodeChanged
-from fsm_agent.run.delta import Intended
+from fsm_agent.run import codec
+from fsm_agent.run.delta import Intended, Withheld
 from fsm_agent.tools.effects import Effect
 from tests.conftest import (
     Bench,
     Ledger,
+    ManualClock,
     ScriptedModel,
     Watched,
     ask,
@@ -637,6 +639,45 @@ async def test_a_worker_that_loses_its_run_stops_the_tool_and_files_what_it_saw(
     (report,) = await first.orphans(run_id)
     assert (report.owner, report.status) == ("sleeper", "")
     assert "cut off" in str(report)
+
+
+async def test_a_start_whose_record_took_too_long_is_taken_back_and_made_anew(
+    bench: Bench, ledger: Ledger
+) -> None:
+    """'Run it again' unlocks by the record: a call that begins long after it could outlive it."""
+    clock = ManualClock()
+
+    @tool(timeout_s=1.0)
+    async def pay() -> str:
+        ledger.record("pay")
+        return "paid"
+
+    @tool(effect="read")
+    async def look() -> str:
+        ledger.record("look")
+        return "seen"
+
+    agent = Agent("desk", tools=[pay, look])
+    store = await bench.store()
+    slow = [3.0]
+
+    async def acknowledge(commit: Commit) -> None:
+        facts = [fact for body in commit.bodies for fact in codec.decode(body).deltas]
+        if slow and any(isinstance(fact, Intended) for fact in facts):
+            clock.advance(slow.pop())
+
+    store.after_commit = acknowledge
+    model = turns(ask(("pay", {}), ("look", {})), finish())
+    runtime = await bench.runtime(model, store=store, clock=clock)
+    result = await runtime.run(agent, "Pay.")
+
+    assert (result.status, dict(ledger)) == ("done", {"pay": 1, "look": 1})
+    facts = [d for e in await runtime.history(result.run_id) for d in e.record.deltas]
+    (withheld,) = [fact for fact in facts if isinstance(fact, Withheld)]
+    assert "took 3.0 s" in withheld.reason
+    starts = [f for f in facts if isinstance(f, Intended) and f.call_id == withheld.call_id]
+    assert len(starts) == 2
+    assert starts[0].key == starts[1].key
 
 
 async def steal(store: Watched, run_id: RunId) -> None:
