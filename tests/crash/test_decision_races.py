@@ -132,7 +132,7 @@ def test_a_thousand_races_of_an_approval_with_its_deadline_have_one_outcome_each
 ) -> None:
     async def prepare() -> list[int]:
         store = await open_store(store_url)
-        first_ms = await store.now_ms() + 800
+        first_ms = await store.now_ms() + 3_000  # until all processes are there
         deadlines = [first_ms + SPACE_MS * n for n in range(RACES)]
         await open_asks(store, deadlines)
         await store.aclose()
