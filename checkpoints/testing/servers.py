@@ -74,6 +74,17 @@ class RedisVandal:
         await self._call("DEL", self._keys.of(run_id).journal)
         await self._call("SET", self._keys.of(run_id).journal, "somebody else's")
 
+    async def hasten(self, run_id: RunId) -> list[bytes]:
+        """Let the time of a finished run be over now; its keys that had no expiry."""
+        keys = self._keys.of(run_id)
+        names = [name for name in keys[:-1] if await self._call("EXISTS", name)]
+        lasting = [name for name in names if await self._call("PTTL", name) < 0]
+        for name in names:
+            if name not in lasting:
+                await self._call("DEL", name)
+        await self._call("ZADD", keys.partition.ended, "XX", 1, run_id)
+        return lasting
+
     async def digest(self) -> object:
         found = {}
         for name in sorted(await self._names()):

@@ -117,7 +117,8 @@ class _Batch:
                 cancel = self._session.cancel
                 if cancel:
                     await self._tell_children(cancel)
-                works = await self._put_intents_on_record([] if cancel else self._advance())
+                works = [] if cancel else self._advance()
+                await self._put_intents_on_record(works)
                 if self._is_alone(works):
                     await self._run_alone(works[0])
                     continue
@@ -251,12 +252,13 @@ class _Batch:
 
     # -- running ------------------------------------------------------------------------------
 
-    async def _put_intents_on_record(self, works: list[Work]) -> list[Work]:
-        """Before anything starts, and with the lease still certain afterwards: what may start.
+    async def _put_intents_on_record(self, works: list[Work]) -> None:
+        """Before anything starts, and with the lease still certain afterwards.
 
         Where the store was told to make sure that it keeps what it acknowledged, and cannot, calls
-        that must not be made twice are put off. So are those whose record took so long that they
-        could still be at work when 'run it again' unlocks: that lock counts from the record.
+        that must not be made twice are put off: taken out of `works`. So are those whose record
+        took so long that they could still be at work when 'run it again' unlocks: that lock counts
+        from the record.
         """
         since_s = self._deps.clock.steady_s()
         starts = [work for work in works if isinstance(work, Start)]
@@ -266,15 +268,14 @@ class _Batch:
                 await self._session.flush(is_critical=is_critical)
             except NotDurable as error:
                 wait_s = self._deps.settings.unconfirmed_retry_s
-                works = self._withhold(works, str(error), wait_s=wait_s)
+                works[:] = self._withhold(works, str(error), wait_s=wait_s)
             await self._make_sure_of_lease()
             late_s = self._deps.clock.steady_s() - since_s
             if late_s > max(self._deps.settings.doubt_grace_s, LATE_S):
                 why = f"the store took {late_s:.1f} s to put the start on record"
-                works = self._withhold(works, why, wait_s=0.0)
+                works[:] = self._withhold(works, why, wait_s=0.0)
         for work in works:
             self._seen.forget(work.call_id)
-        return works
 
     def _withhold(self, works: list[Work], why: str, *, wait_s: float) -> list[Work]:
         """Put off what must not be made twice, and return the rest of the work."""
