@@ -41,12 +41,14 @@ class Crew:
     ledger: Path
     size: int
     lease_s: float = LEASE_S
+    think_s: float = 0.0
     kills: int = 0
     _pids: list[int] = field(default_factory=list)
     _nursery: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Crew:
-        arguments = [self.store_url, str(self.ledger), str(self.lease_s), str(RUNS_AT_ONCE)]
+        numbers = (self.lease_s, RUNS_AT_ONCE, self.think_s)
+        arguments = [self.store_url, str(self.ledger), *map(str, numbers)]
         self._nursery = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.fleet_worker", *arguments],
             stdin=subprocess.PIPE,
@@ -173,7 +175,9 @@ async def _checked(store: Store, crew: Crew, run_ids: set[str], took_s: float) -
     )
 
 
-async def measure(runs: int, workers: int, *, kill_every_s: float | None) -> Outcome:
+async def measure(
+    runs: int, workers: int, *, kill_every_s: float | None = None, think_s: float = 0.0
+) -> Outcome:
     """One fleet on an embedded store of its own."""
     with tempfile.TemporaryDirectory(prefix="fsm-fleet-") as folder:
         holder = EmbeddedServer(Path(folder) / "store")
@@ -182,7 +186,7 @@ async def measure(runs: int, workers: int, *, kill_every_s: float | None) -> Out
         store = await open_store(url)
         try:
             run_ids = await fill(store, runs, ledger)
-            with Crew(url, ledger, workers) as crew:
+            with Crew(url, ledger, workers, think_s=think_s) as crew:
                 return await work(store, crew, run_ids, kill_every_s=kill_every_s)
         finally:
             await store.aclose()
@@ -206,11 +210,13 @@ async def main() -> int:
           f"{outcome.took_s:>7.1f} {options.runs / outcome.took_s:>7.0f}")  # fmt: skip
     for line in outcome.wrong[:10]:
         print(f"  {line}")
-    print(f"\nNobody killed, {options.scaling_runs} runs; the workers' start is part of the time")
-    print(f"{'workers':>8} {'runs/s':>7}")
+    print(f"\nNobody killed, {options.scaling_runs} runs, {RUNS_AT_ONCE} at once in each worker")
+    print(f"{'workers':>8} {'runs/s':>7} {'with a model that takes half a second: runs/s':>46}")
     for workers in (1, 2, 4):
-        calm = await measure(options.scaling_runs, workers, kill_every_s=None)
-        print(f"{workers:>8} {options.scaling_runs / calm.took_s:>7.0f}")
+        calm = await measure(options.scaling_runs, workers)
+        slow = await measure(options.scaling_runs // 5, workers, think_s=0.5)
+        print(f"{workers:>8} {options.scaling_runs / calm.took_s:>7.0f}"
+              f" {options.scaling_runs // 5 / slow.took_s:>46.0f}")  # fmt: skip
     return int(bool(outcome.wrong or outcome.other))
 
 

@@ -1,4 +1,4 @@
-"""Worker processes of `benchmarks.fleet`: STORE LEDGER LEASE_S RUNS.
+"""Worker processes of `benchmarks.fleet`: STORE LEDGER LEASE_S RUNS THINK_S.
 
 For each line on stdin one more is forked, and its process id printed: a worker that is killed is
 replaced at once, without the second that Python's imports take on a busy machine.
@@ -25,7 +25,11 @@ from fsm_agent.worker.pool import Settings, Worker
 class ByContent:
     """Calls the tool with the run's task, once, and finishes: a resumed run is answered alike."""
 
+    def __init__(self, think_s: float = 0.0) -> None:
+        self._think_s = think_s
+
     async def step(self, request: StepRequest, on_piece: Callable[[Piece], None]) -> Reply:
+        await asyncio.sleep(self._think_s)
         if len(request.messages) > 1:
             return Reply(label="FINISH", text="done", usage=Usage(10, 1))
         call = RequestedCall("pay", {"order": request.messages[0].text}, "{}")
@@ -54,10 +58,10 @@ def quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-async def main(store: str, ledger: str, lease_s: float, runs: int) -> None:
-    agent = make_agent(ledger)
+async def main(store: str, ledger: str, lease_s: float, runs: int, think_s: float) -> None:
+    agent, model = make_agent(ledger), ByContent(think_s)
     settings = EngineSettings(lease_s=lease_s)
-    async with Runtime.open(store, model=ByContent(), settings=settings, is_live=False) as runtime:
+    async with Runtime.open(store, model=model, settings=settings, is_live=False) as runtime:
         await Worker(runtime, {agent.name: agent}, settings=Settings(runs=runs)).work()
 
 
@@ -68,8 +72,8 @@ def fork() -> int:
         return pid
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    store, ledger, lease_s, runs = sys.argv[1:]
-    asyncio.run(main(store, ledger, float(lease_s), int(runs)))
+    store, ledger, lease_s, runs, think_s = sys.argv[1:]
+    asyncio.run(main(store, ledger, float(lease_s), int(runs), float(think_s)))
     os._exit(0)
 
 
