@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from checkpoints.errors import CheckpointError
 from fsm_agent.errors import AgentError
 from fsm_agent.inbox import (
+    agui,
     api_approvals,
     api_runs,
     doors,
@@ -105,6 +106,7 @@ def routes() -> list[BaseRoute]:
         _post(f"{run}/say", api_runs.say_to_run, "operate"),
         _post(f"{run}/consents/{{consent_id}}/revoke", revoke, "operate"),
         _get("/v1/runs/{rest:path}", no_run),
+        _post("/agui/{agent}", agui.agui, "operate"),
         _post("/v1/policies/explain", pages.explain_call, "look"),
         _open("/v1/openapi.json", openapi.document),
         _get("/", pages.home),
