@@ -506,6 +506,8 @@ def _fan_out(
     def emit(event: Event) -> None:
         if publisher and isinstance(event, LiveEvent):
             publisher.add(event)
+        elif publisher and isinstance(event, EntryEvent):
+            publisher.settle(event.run_id)
         for listener in listeners:
             try:
                 listener(event)

@@ -41,8 +41,14 @@ class LivePublisher:
     def add(self, event: LiveEvent) -> None:
         """Take an event; text of the same attempt and channel is put together."""
         event = msgspec.structs.replace(event, text=clean_text(event.text))
-        if self._redactor:
-            event = self._redactor.event(event)
+        self._put(self._redactor.event(event) if self._redactor else event)
+
+    def settle(self, run_id: str) -> None:
+        """An entry of the run is on record: no text of before it goes on."""
+        for event in self._redactor.rest(run_id) if self._redactor else ():
+            self._put(event)
+
+    def _put(self, event: LiveEvent) -> None:
         events = self._waiting.setdefault(event.run_id, [])
         if events and _same_stream(events[-1], event):
             events[-1] = msgspec.structs.replace(event, text=events[-1].text + event.text)

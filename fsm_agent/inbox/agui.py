@@ -199,6 +199,7 @@ class _Told:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._open: str | None = None  # the message that is under way
+        self._said = ""  # of that message
         self._count = 0
 
     def live(self, event: LiveEvent) -> list[Event]:
@@ -207,7 +208,7 @@ class _Told:
             return []
         message = f"{self._run_id}-a{event.attempt}"
         found = [] if self._open == message else self._start(message)
-        return [*found, {"type": "TEXT_MESSAGE_CONTENT", "messageId": message, "delta": event.text}]
+        return [*found, self._more(event.text)]
 
     def fact(self, fact: AnyDelta, ends: dict[str, str]) -> list[Event]:
         """What an entry says."""
@@ -235,12 +236,16 @@ class _Told:
         if reply.violation:
             return self._retracted()
         events: list[Event] = []
+        # What came live may lack its end, and is not the truth: the entry is.
+        said = self._said.lstrip() if self._open else ""
+        if self._open and not reply.text.startswith(said):
+            events += self._retracted()
+            said = ""
         if self._open is None and reply.text:
             self._count += 1
-            message = f"{self._run_id}-m{self._count}"
-            events += self._start(message)
-            text = {"messageId": message, "delta": reply.text}
-            events.append({"type": "TEXT_MESSAGE_CONTENT", **text})
+            events += self._start(f"{self._run_id}-m{self._count}")
+        if rest := reply.text[len(said) :]:
+            events.append(self._more(rest))
         events += self._end()
         for call in reply.calls:
             named = {"toolCallId": call.call_id}
@@ -253,8 +258,12 @@ class _Told:
 
     def _start(self, message: str) -> list[Event]:
         before = self._retracted()
-        self._open = message
+        self._open, self._said = message, ""
         return [*before, {"type": "TEXT_MESSAGE_START", "messageId": message, "role": "assistant"}]
+
+    def _more(self, text: str) -> Event:
+        self._said += text
+        return {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._open, "delta": text}
 
     def _end(self) -> list[Event]:
         if self._open is None:

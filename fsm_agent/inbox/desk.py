@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,7 @@ class Desk:
     agents: Mapping[str, Agent] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
     tenant_of: Callable[[Head, codec.Snapshot], str] = filed_tenant
+    open_streams: Counter[str] = field(default_factory=Counter)  # by person
     slack_secret: str = field(default="", repr=False)
     reports: Path | None = None  # where crash reports lie
     address: Address = field(default_factory=lambda: parse("embedded:.fsm-agent"))

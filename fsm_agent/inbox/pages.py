@@ -54,7 +54,10 @@ async def inbox(request: Request, desk: Desk, actor: Actor) -> Response:
     """What waits for people."""
     chosen = request.query_params.get("show", "all")
     words = request.query_params.get("q", "").strip().lower()[:200]
-    everything = await approvals.items(desk, actor, is_open=False)
+    everything = await approvals.items(desk, actor)
+    if chosen == "decided" or not everything:
+        # Of those there may be thousands: they are read where they are shown.
+        everything = await approvals.items(desk, actor, is_open=False)
     groups = {name: [i for i in everything if _is_in(name, i, actor)] for name in FILTERS}
     shown = groups.get(chosen, groups["all"])  # type: ignore[call-overload]
     if words:

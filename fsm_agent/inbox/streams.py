@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,29 +25,21 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RETRY_MS = 2000
 
 
-class Streams:
-    """How many streams are open, and whose."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    @contextmanager
-    def counted(self, desk: Desk, actor: Actor) -> Any:
-        """One more. Raises Problem over the limits."""
-        settings, mine = desk.settings, self._open[actor.name]
-        if mine >= settings.max_streams_of_one or self._open.total() >= settings.max_streams:
-            later = {"Retry-After": "5"}
-            raise Problem(429, "too-many-streams", "Too many streams are open.", headers=later)
-        self._open[actor.name] += 1
-        try:
-            yield
-        finally:
-            self._open[actor.name] -= 1
-            if not self._open[actor.name]:
-                del self._open[actor.name]
-
-
-STREAMS = Streams()
+@contextmanager
+def _counted(desk: Desk, actor: Actor) -> Iterator[None]:
+    """One more stream of this person. Raises Problem over the limits."""
+    settings, streams = desk.settings, desk.open_streams
+    is_over = streams.total() >= settings.max_streams
+    if is_over or streams[actor.name] >= settings.max_streams_of_one:
+        later = {"Retry-After": "5"}
+        raise Problem(429, "too-many-streams", "Too many streams are open.", headers=later)
+    streams[actor.name] += 1
+    try:
+        yield
+    finally:
+        streams[actor.name] -= 1
+        if not streams[actor.name]:
+            del streams[actor.name]
 
 
 def event(kind: str, data: Any, id_: object = None) -> bytes:
@@ -77,7 +68,7 @@ def _after(request: Request) -> int:
 
 async def _streaming(desk: Desk, actor: Actor, body: AsyncIterator[bytes]) -> Response:
     """Begin a stream: what refuses it is told with a status, and not inside of it."""
-    counted = STREAMS.counted(desk, actor)
+    counted = _counted(desk, actor)
     counted.__enter__()
     try:
         first = await anext(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -101,6 +101,9 @@ class Redactor:
                 return value
 
 
+_Key = tuple[str, int, Literal["thinking", "body", "progress", "retracted"], str]
+
+
 class LiveRedactor:
     """Text that comes in pieces: what may be the beginning of a secret waits for its end."""
 
@@ -108,11 +111,11 @@ class LiveRedactor:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._held: dict[tuple[str, int, str, str], str] = {}
+        self._held: dict[_Key, str] = {}
 
     def event(self, event: LiveEvent) -> LiveEvent:
         """The event with as much of its text as is known to be no secret."""
-        key = (event.run_id, event.attempt, event.channel, event.call_id)
+        key: _Key = (event.run_id, event.attempt, event.channel, event.call_id)
         if event.channel == "retracted":
             self._held = {k: v for k, v in self._held.items() if k[0] != event.run_id}
             return event
@@ -127,7 +130,16 @@ class LiveRedactor:
             self._held[key] = rest
         return msgspec.structs.replace(event, text=self._redactor.text(text[:cut]))
 
-    def _forget_others(self, key: tuple[str, int, str, str]) -> None:
+    def rest(self, run_id: str) -> list[LiveEvent]:
+        """What was held back of a run, now that nothing follows."""
+        held = [key for key in self._held if key[0] == run_id]
+        return [
+            LiveEvent(run_id, channel, self._redactor.text(self._held.pop(key)), attempt, call_id)
+            for key in held
+            for _, attempt, channel, call_id in (key,)
+        ]
+
+    def _forget_others(self, key: _Key) -> None:
         """What an earlier attempt of the run held back is never told: its entry has all of it."""
         old = [k for k in self._held if k[0] == key[0] and k[1] < key[1]]
         for each in old:

@@ -58,6 +58,11 @@ async def test_a_turn_is_told_from_its_start_to_its_answer(open_site: Opener) ->
     ends = [e.message_id for e in events if e.type.value == "TEXT_MESSAGE_END"]
     assert starts == ends
     assert len(set(starts)) == len(starts) == 2
+    texts = {name: "" for name in starts}
+    for each in events:
+        if each.type.value == "TEXT_MESSAGE_CONTENT":
+            texts[each.message_id] += each.delta
+    assert list(texts.values()) == ["let me see", "All is well."]
     assert again[-1].result == events[-1].result
     assert len(await site.runtime.runs()) == 1
 
