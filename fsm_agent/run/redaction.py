@@ -36,7 +36,9 @@ _FORMS = re.compile(
     """,
     re.VERBOSE,
 )
-_SCHEME_AT_END = re.compile(r"(?i)\b(?:bearer|basic)\s+$")
+_SCHEMES = ("bearer", "basic")
+_SCHEME_AT_END = re.compile(r"(?i)\b(?:bearer|basic)(?:\s+\S*)?$")
+_TOKEN = re.compile(r"[\w-]+$")
 _PEM_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 # Looking for these costs a microsecond; text without any of them has no secret of a known form.
 _SIGNS = (
@@ -53,13 +55,13 @@ class Redactor:
         known = sorted({v for v in values if len(v) >= SHORTEST}, key=len, reverse=True)
         # As they stand inside of JSON too, where quotes and backslashes are escaped.
         escaped = {msgspec.json.encode(v)[1:-1].decode(errors="replace") for v in known}
-        self._known = [*known, *sorted(escaped - set(known), key=len, reverse=True)]
+        self.known = [*known, *sorted(escaped - set(known), key=len, reverse=True)]
 
     def text(self, text: str) -> str:
         """`text` with a mark in place of each secret."""
         if len(text) < SHORTEST:
             return text
-        for value in self._known:
+        for value in self.known:
             if value in text:
                 text = text.replace(value, MARK)
         if any(sign in text for sign in _SIGNS):
@@ -122,7 +124,7 @@ class LiveRedactor:
         if event.channel == "progress":
             return msgspec.structs.replace(event, text=self._redactor.text(event.text))
         text = self._held.pop(key, "") + event.text
-        cut = _known_whole(text)
+        cut = _known_whole(text, self._redactor.known)
         if len(text) - cut > self.LONGEST:
             cut = len(text)
         self._forget_others(key)
@@ -146,14 +148,26 @@ class LiveRedactor:
             del self._held[each]
 
 
-def _known_whole(text: str) -> int:
-    """How much of a text can be judged before what follows has come: whole words, and no word
-    whose next one may be a secret, nor the beginning of a key of several lines."""
-    cut = max(text.rfind(" "), text.rfind("\n")) + 1
-    if scheme := _SCHEME_AT_END.search(text[:cut]):
-        cut = scheme.start()
+def _known_whole(text: str, values: Iterable[str]) -> int:
+    """How much of a text can be judged before what follows has come: all but a last word that may
+    be the beginning of a secret, or of what stands before one."""
+    word = max(text.rfind(" "), text.rfind("\n")) + 1
+    tail, token = text[word:], _TOKEN.search(text)
+    last = token.group() if token else ""
+    begins = (*_SIGNS, "-----BEGIN")
+    may_be = any(sign in tail or (last and sign.startswith(last)) for sign in begins)
+    may_be = may_be or bool(last and any(each.startswith(last.lower()) for each in _SCHEMES))
+    cut = word if may_be or tail.endswith((":", ":/")) else len(text)
+    if scheme := _SCHEME_AT_END.search(text):
+        cut = min(cut, scheme.start())
     begin = text.rfind("-----BEGIN ")
-    return min(cut, begin) if begin >= 0 and not _PEM_END.search(text, begin) else cut
+    if begin >= 0 and not _PEM_END.search(text, begin):
+        cut = min(cut, begin)
+    for value in values:
+        longest = min(len(value) - 1, len(text))
+        held = next((n for n in range(longest, 0, -1) if text.endswith(value[:n])), 0)
+        cut = min(cut, len(text) - held)
+    return cut
 
 
 def is_secret_name(name: str) -> bool:
