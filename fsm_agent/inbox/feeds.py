@@ -108,7 +108,6 @@ class Feeds:
     async def _reading(
         self, name: str, watch: Callable[[_Feed], Coroutine[Any, Any, None]]
     ) -> AsyncIterator[Reader]:
-        self._sweep()
         feed = self._feeds.get(name)
         if feed is None or feed.ended or feed.task.done():
             if self.is_closing or len(self._feeds) >= self._max:
@@ -116,20 +115,22 @@ class Feeds:
                 raise Problem(503, "too-many", "Too much is watched. Ask again.", headers=later)
             feed = self._feeds[name] = _Feed(name or "lists", watch)
         reader = Reader()
-        feed.readers.add(reader)
         feed.idle_since = None
         try:
             # Not before the watcher stands where it watches from: what the reader then finds in
-            # the journal and what it is told leave no gap between them.
+            # the journal and what it is told leave no gap between them. And no pause from here to
+            # the reader's place among the others, so that nothing is told twice.
             await _begun(feed)
-            for item in feed.recent:
+            for item in [*feed.recent, *([feed.ended] if feed.ended else [])]:
                 reader.put(item)
+            feed.readers.add(reader)
             yield reader
         finally:
             feed.readers.discard(reader)
             if not feed.readers:
-                feed.idle_since = asyncio.get_running_loop().time()
-            self._sweep()
+                loop = asyncio.get_running_loop()
+                feed.idle_since = loop.time()
+                loop.call_later(LINGER_S + 0.1, self._sweep)
 
     def _sweep(self) -> None:
         """End watchers that nobody has read for a while."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from checkpoints.model import RunId
+from fsm_agent.inbox import feeds
 from fsm_agent.inbox.settings import Settings
 from fsm_agent.llm.model import Piece, Reply, StepRequest
 from tests.conftest import USAGE, ScriptedModel, die, finish, take_over, think, turns, until
@@ -277,6 +278,21 @@ async def test_row_25_a_thousand_idle_listeners_cost_little_and_all_hear(
 
     assert feeds == 6  # one watcher for each thing that is looked at, however many look
     assert answer.json()["total"] == 10
+
+
+async def test_what_nobody_looks_at_is_not_watched_for_long(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LINGER_S", 0.05)
+    run_id = await site.parked()
+
+    async with listening(site, f"/v1/runs/{run_id}/events") as heard:
+        await until(lambda: heard.seqs())
+        tasks = [feed.task for feed in site.desk.feeds._feeds.values()]
+    await until(lambda: not site.desk.feeds._feeds)
+    await until(lambda: all(task.done() for task in tasks))
+
+    assert len(tasks) == 1
 
 
 async def test_open_streams_do_not_hold_up_the_end_of_the_server(open_site: Opener) -> None:
