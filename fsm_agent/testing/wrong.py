@@ -9,10 +9,9 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha1
-from types import SimpleNamespace
 from typing import Any
 
-from checkpoints import journals, scripts
+from checkpoints import scripts
 from checkpoints.transport import Arg, Transport
 from fsm_agent.engine import act, calls
 
@@ -66,7 +65,7 @@ def no_op_id() -> Iterator[None]:
             args = (*args[:4], secrets.token_bytes(8), *args[5:])
         return await run(transport, name, keys, args)
 
-    with _instead(journals, "scripts", SimpleNamespace(run=renamed)):
+    with _instead(scripts, "run", renamed):
         yield
 
 

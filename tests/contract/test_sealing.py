@@ -23,6 +23,7 @@ from checkpoints.testing.contract import (
     ask,
     commit_of,
     decision,
+    notice,
     parked,
     started,
 )
@@ -96,7 +97,7 @@ async def filled(store: Any, run_id: RunId = R) -> None:
             b"entry " + CANARY,
             snapshot=b"snap " + CANARY,
             opened=(ask(body=b"ask " + CANARY), ask("q2", quorum=2)),
-            outbox=(b"out " + CANARY,),
+            outbox=(notice(body=b"out " + CANARY),),
             status="waiting",
             release=True,
         ),

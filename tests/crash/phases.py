@@ -5,23 +5,16 @@ The tests take a sample of the points of research, whose five child runs have ve
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
-from checkpoints import open_store
-from checkpoints.model import RunId
 from fsm_agent import Agent, Source, ToolContext, keyed, tool, with_sources
 from fsm_agent.capabilities.plan import plan
 from fsm_agent.capabilities.research import research
-from fsm_agent.engine.resume import unfold
 from fsm_agent.llm.model import Piece, Reply, RequestedCall, StepRequest
 from fsm_agent.run.content import AssistantMessage, ToolMessage, Usage
-from fsm_agent.run.delta import Resumed
-from fsm_agent.run.record import Run
+from fsm_agent.run.delta import Entered, Resumed
 from fsm_agent.testing.crash import Ledger, Outcome, Report, Scenario, sweep
 
 QUESTIONS = 5
@@ -113,45 +106,27 @@ class SecondPlan(PhaseModel):
         return await super().step(request, on_piece)
 
 
-def planning(folder: Path) -> Scenario:
-    return Scenario(
-        make_agent=make_planner,
-        make_model=SecondPlan,
-        task="Refund order A7.",
-        store_url=f"embedded:{folder / 'store'}",
-    )
+def planning() -> Scenario:
+    return Scenario(make_agent=make_planner, make_model=SecondPlan, task="Refund order A7.")
 
 
-def researching(folder: Path) -> Scenario:
-    return Scenario(
-        make_agent=make_researcher,
-        make_model=PhaseModel,
-        task="Find out.",
-        store_url=f"embedded:{folder / 'store'}",
-    )
+def researching() -> Scenario:
+    return Scenario(make_agent=make_researcher, make_model=PhaseModel, task="Find out.")
 
 
-def phases_at_death(scenario: Scenario, report: Report) -> list[str]:
+def phases_at_death(report: Report) -> list[str]:
     """The phase that each run with a takeover stood in when its worker had died."""
-
-    async def look() -> list[str]:
-        store = await open_store(scenario.store_url)
-        try:
-            ids = [RunId(o.result.run_id) for o in report.outcomes if o.takeovers]
-            return [phase for run_id in ids for phase in _phases(await store.journal(run_id))]
-        finally:
-            await store.aclose()
-
-    return asyncio.run(look())
+    journals = [j for o in report.outcomes if o.evidence for j in o.evidence.journals]
+    return [phase for journal in journals for phase in _phases(journal.deltas())]
 
 
-def _phases(entries: object) -> list[str]:
-    found, before = [], Run(run_id="")
-    for run, record in unfold(before, entries):  # type: ignore[arg-type]
-        if any(isinstance(d, Resumed) and d.is_takeover for d in record.deltas):
-            found.append(before.phase)
-        before = run
-    return found
+def _phases(deltas: Iterable[object]) -> Iterator[str]:
+    phase = ""
+    for delta in deltas:
+        if isinstance(delta, Entered):
+            phase = delta.phase
+        elif isinstance(delta, Resumed) and delta.is_takeover:
+            yield phase
 
 
 def faults(report: Report, answer: str, effects: dict[str, int]) -> list[str]:
@@ -178,11 +153,9 @@ def main() -> int:
         (planning, PLANNED, {"hold": 1, "refund": 1}),
         (researching, RESEARCHED, {"search": QUESTIONS}),
     ):
-        with tempfile.TemporaryDirectory() as name:
-            scenario = make(Path(name))
-            report = sweep(scenario, Path(name))
-            found = faults(report, answer, effects)
-            phases = sorted(set(phases_at_death(scenario, report)))
+        report = sweep(make())
+        found = faults(report, answer, effects)
+        phases = sorted(set(phases_at_death(report)))
         print(
             f"{make.__name__}: {len(report.points)} points, died in the phases {', '.join(phases)};"
             f" {len(report.never_reached)} never reached, {len(found)} faults"

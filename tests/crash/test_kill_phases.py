@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from fsm_agent.testing.crash import Report, Scenario, sweep
+from fsm_agent.testing.crash import Report, sweep
 from tests.crash.phases import (
     PLANNED,
     QUESTIONS,
@@ -35,46 +35,38 @@ def sample(*parts: tuple[int, int]) -> Callable[[str], bool]:
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scenario, Report]:
-    folder = tmp_path_factory.mktemp("plan")
-    scenario = planning(folder)
-    return scenario, sweep(scenario, folder, only=sample((1_000, 2)))
+def planned() -> Report:
+    return sweep(planning(), only=sample((1_000, 2)))
 
 
 @pytest.fixture(scope="module")
-def researched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scenario, Report]:
-    folder = tmp_path_factory.mktemp("research")
-    scenario = researching(folder)
+def researched() -> Report:
     # Sparser where the children run side by side, which is most of it.
-    return scenario, sweep(scenario, folder, only=sample((30, 3), (90, 6), (1_000, 2)))
+    return sweep(researching(), only=sample((30, 3), (90, 6), (1_000, 2)))
 
 
-def test_a_planned_run_resumes_right_from_a_crash_in_each_phase(
-    planned: tuple[Scenario, Report],
-) -> None:
-    scenario, report = planned
+def test_a_planned_run_resumes_right_from_a_crash_in_each_phase(planned: Report) -> None:
+    report = planned
 
     assert report.undisturbed.result.answer == PLANNED
     assert faults(report, PLANNED, {"hold": 1, "refund": 1}) == []
     assert report.never_reached == []
-    assert set(phases_at_death(scenario, report)) >= {"plan", "step", "answer"}
+    assert set(phases_at_death(report)) >= {"plan", "step", "answer"}
 
 
-def test_the_unsafe_step_of_a_plan_happens_once(planned: tuple[Scenario, Report]) -> None:
-    _, report = planned
+def test_the_unsafe_step_of_a_plan_happens_once(planned: Report) -> None:
+    report = planned
 
     assert [o.killed_at for o in report.outcomes if o.ledger.raw("refund") != 1] == []
 
 
-def test_research_resumes_right_from_a_crash_in_each_phase(
-    researched: tuple[Scenario, Report],
-) -> None:
-    scenario, report = researched
+def test_research_resumes_right_from_a_crash_in_each_phase(researched: Report) -> None:
+    report = researched
 
     assert report.undisturbed.result.answer == RESEARCHED
     assert report.undisturbed.starts["research"] == QUESTIONS
     assert faults(report, RESEARCHED, {"search": QUESTIONS}) == []
     # How many commits side by side become one is not the same each time, so the last may be gone.
     assert len(report.never_reached) <= len(report.points) // 5
-    died_in = set(phases_at_death(scenario, report))
+    died_in = set(phases_at_death(report))
     assert died_in >= {"clarify", "outline", "research", "report"}

@@ -102,6 +102,8 @@ class Both:
             *(keys.head, keys.journal, keys.snapshot, keys.asks, keys.mailbox, keys.marks),
             *(part.due, part.statuses, part.open_asks, part.outbox),
         )
+        if request.is_closing:
+            names += (part.ended, keys.orphans, keys.blobs)
         bodies = [repr(entry).encode() for entry in request.view]
         start = link(genesis(R), 1, b"")
         chain = [start, *links(start, 1, bodies)][-1]
@@ -112,7 +114,7 @@ class Both:
             "commit",
             names,
             *(R, request.token, str(request.nonce), seq, str(request.entry.op), chain, 60_000),
-            *(status, b"", "", int(request.is_releasing), 0, 1, 1, 0, 0, 0, 0),
+            *(status, b"", "", int(request.is_releasing), 0, 1, 1, 0, 0, 0, 0, "", 0),
             *(link(chain, seq + 1, body), body),
         )
         assert reply[0].decode() == word, request

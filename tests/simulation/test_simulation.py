@@ -80,16 +80,16 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     """Goes on after it was told that another worker has the run."""
     commit = session.Session._commit
 
-    async def deaf(self: Any, park: Any) -> None:
+    async def deaf(self: Any, park: Any, is_critical: bool) -> None:
         try:
-            await commit(self, park)
+            await commit(self, park, is_critical)
         except LeaseLost:
             self._staged = []
 
     patch.setattr(session.Session, "_commit", deaf)
     patch.setattr(leases.Heartbeat, "may_start", lambda *_: True)
     patch.setattr(
-        leases.Heartbeat, "_lose", lambda self, held, reason: setattr(held, "is_lost", True)
+        leases.Heartbeat, "_lose", lambda self, held, error: setattr(held, "is_lost", True)
     )
 
 

@@ -15,7 +15,16 @@ from checkpoints.store import Store
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.content import EffectClass
-from fsm_agent.run.delta import AnyDelta, Asked, Delegated, Intended, Replied, Resumed, Settled
+from fsm_agent.run.delta import (
+    AnyDelta,
+    Asked,
+    Delegated,
+    Intended,
+    Proposed,
+    Replied,
+    Resumed,
+    Settled,
+)
 from fsm_agent.runtime import Result
 
 from .case import Case
@@ -64,7 +73,7 @@ class Evidence(msgspec.Struct, frozen=True, dict=True):
             (journal.run_id, call.call_id): call.name
             for journal in self.journals
             for delta in journal.deltas()
-            if isinstance(delta, Replied)
+            if isinstance(delta, (Replied, Proposed))
             for call in delta.calls
         }
 
