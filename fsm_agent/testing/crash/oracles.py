@@ -10,18 +10,22 @@ from checkpoints.errors import CorruptEntry
 from checkpoints.model import Entry
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
-from fsm_agent.run.content import Call
+from fsm_agent.run.content import Call, Usage
 from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
     Began,
+    Criticised,
     Detailed,
     Failed,
     Intended,
     ModelFailed,
+    Perceived,
+    Proposed,
     Replied,
     Ruled,
     Settled,
+    Summarised,
     Voted,
 )
 from fsm_agent.run.person import identity
@@ -134,7 +138,7 @@ def journal(found: Journal) -> Iterator[str]:
     if not run.is_over:
         yield f"{name} ends in {run.state}, which is no end"
     deltas = list(found.deltas())
-    asked = [call.call_id for d in deltas if isinstance(d, Replied) for call in _valid(d)]
+    asked = [call.call_id for d in deltas for call in _valid(d)]
     results = Counter(d.call_id for d in deltas if isinstance(d, Settled))
     for call_id, count in Counter(asked).items():
         if count != 1:
@@ -148,8 +152,11 @@ def journal(found: Journal) -> Iterator[str]:
             yield f"{name}: the intent of {delta.call_id} has no result"
 
 
-def _valid(reply: Replied) -> tuple[Call, ...]:
-    return reply.calls if reply.violation is None else ()
+def _valid(delta: AnyDelta) -> tuple[Call, ...]:
+    """The calls that a fact asks for."""
+    if isinstance(delta, Proposed):
+        return delta.calls
+    return delta.calls if isinstance(delta, Replied) and delta.violation is None else ()
 
 
 def _replayed(found: Journal) -> Run:
@@ -222,8 +229,10 @@ def _spent(deltas: list[AnyDelta]) -> int:
         match delta:
             case Began():
                 total, reserve = total + reserve, delta.reserve_tokens
-            case Replied():
+            case Replied() | Summarised() | Criticised():
                 total, reserve = total + delta.usage.total_tokens, 0
+            case Perceived(usage=Usage() as usage):
+                total, reserve = total + usage.total_tokens, 0
             case ModelFailed():
                 total, reserve = total + (reserve if delta.is_billed else 0), 0
             case Detailed():
