@@ -127,6 +127,8 @@ class Heartbeat:
             self._take(held, fate, sent)
         self._held[lease.run_id] = held
         self._has_new.set()
+        if self._spare:
+            self._spare.look()
         try:
             yield lease
         except asyncio.CancelledError:
@@ -276,7 +278,8 @@ class _Spare:
 
     def __init__(self, heartbeat: Heartbeat, new_store: Callable[[], Store]) -> None:
         self._heartbeat, self._new_store = heartbeat, new_store
-        self._is_over = threading.Event()
+        self._is_over = False
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spare heartbeat", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -286,14 +289,23 @@ class _Spare:
 
     def stop(self) -> None:
         """Blocks until the thread is over."""
-        self._is_over.set()
+        self._is_over = True
+        self._news.set()
         self._thread.join()
+
+    def look(self) -> None:
+        """A lease is new: its term may be shorter than the pause that the thread is in."""
+        self._news.set()
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
             store: Store | None = None
             try:
-                while not self._is_over.wait(self._heartbeat.interval_s):
+                while True:
+                    self._news.wait(self._heartbeat.interval_s)
+                    self._news.clear()
+                    if self._is_over:
+                        break
                     if leases := self._heartbeat.overdue(time.monotonic()):
                         store = store or self._new_store()
                         runner.run(self._renew(store, leases))

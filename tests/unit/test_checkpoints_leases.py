@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, cast
@@ -208,3 +209,44 @@ async def test_a_failing_listener_ends_the_heartbeat_and_its_parent(store: Renew
             await asyncio.sleep(30)
 
     assert group.group_contains(ValueError, match="listener")
+
+
+class TwinStore(RenewingStore):
+    """What another thread renews with."""
+
+    async def aclose(self) -> None:
+        self.calls.append([])
+
+
+async def test_a_lease_that_came_in_a_long_pause_is_renewed_for_a_blocked_loop(
+    store: RenewingStore,
+) -> None:
+    twin = TwinStore()
+    heartbeat = Heartbeat(cast(Store, store), interval_s=30.0, spare=lambda: cast(Store, twin))
+
+    async with heartbeat, heartbeat.held(lease_of("a", term_ms=600), since=monotonic()):
+        end = monotonic() + 10
+        while not twin.calls and monotonic() < end:
+            time.sleep(0.01)  # noqa: ASYNC251  the point of the test
+        await asyncio.sleep(0)
+        assert heartbeat.may_start(lease_of("a", term_ms=600))
+
+    assert twin.calls[0] == ["a"]
+    assert twin.calls[-1] == []  # closed
+    assert store.calls == []
+
+
+async def test_a_lease_that_was_lost_while_the_loop_was_blocked_ends_the_work(
+    store: RenewingStore,
+) -> None:
+    twin = TwinStore()
+    twin.lost.add(RunId("a"))
+    heartbeat = Heartbeat(cast(Store, store), interval_s=30.0, spare=lambda: cast(Store, twin))
+
+    async with heartbeat:
+        with pytest.raises(LeaseLost):
+            async with heartbeat.held(lease_of("a", term_ms=600), since=monotonic()):
+                end = monotonic() + 10
+                while not twin.calls and monotonic() < end:
+                    time.sleep(0.01)  # noqa: ASYNC251
+                await asyncio.sleep(30)
