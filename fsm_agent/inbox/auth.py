@@ -145,9 +145,11 @@ def new_session(keys: Keys, auth: Auth, actor: Actor, until_s: int) -> str:
 
 def actor_by_request(request: Request, auth: Auth, keys: Keys, now_s: float) -> Actor | None:
     """Who sends a request, or None. A token that is wrong is not made good by a session."""
-    given = request.headers.get("authorization")
-    if given is not None:
-        scheme, _, token = given.partition(" ")
+    given = request.headers.getlist("authorization")
+    if len(given) > 1:
+        return None  # somebody before us may have looked at the other one
+    if given:
+        scheme, _, token = given[0].partition(" ")
         return auth.by_token(token.strip()) if scheme.lower() == "bearer" else None
     if found := auth.by_headers(request):
         return found

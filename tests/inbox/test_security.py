@@ -96,6 +96,13 @@ def test_row_1_the_command_refuses_it_too(tmp_path: Path) -> None:
     assert "nobody would have to log in" in done.stderr
 
 
+async def test_row_1_two_credentials_are_none(site: Site) -> None:
+    good = f"Bearer {site.tokens['root']}"
+    for other in ("Bearer x", good):
+        pairs = [("Authorization", good), ("Authorization", other)]
+        assert (await site.client.get("/v1/runs", headers=pairs)).status_code == 401
+
+
 async def test_row_1_a_user_who_is_taken_out_is_out_at_once(site: Site, tmp_path: Path) -> None:
     logged = await site.client.post(
         "/login", json={"token": site.tokens["mia"]}, headers={"X-Inbox": "1"}
