@@ -78,10 +78,14 @@ def read(folder: Path, name: str) -> Report:
     for each in objects:
         nested = [v for v in each.values() if isinstance(v, list) and v and _are_cases(v)]
         cases += [case for found in nested for case in found]
-        if not nested and _point(each):
+        if not nested and _place(each)[0]:
             cases.append(each)
         else:
-            totals |= {k: v for k, v in each.items() if isinstance(v, (int, float, str, bool))}
+            totals |= {
+                name: value
+                for name, value in each.items()
+                if name != "event" and isinstance(value, (int, float, str, bool))
+            }
     return _report(name, totals, cases[:MAX_CASES])
 
 
@@ -116,11 +120,15 @@ def _objects(raw: bytes) -> list[dict[str, Any]]:
 
 
 def _are_cases(values: Iterable[Any]) -> bool:
-    return all(isinstance(each, dict) and _point(each) for each in values)
+    return all(isinstance(each, dict) and _place(each)[0] for each in values)
 
 
-def _point(case: dict[str, Any]) -> str:
-    return _first(case, "point", "at", "where")
+def _place(case: dict[str, Any]) -> tuple[str, str]:
+    """Point and fault of a case; '' for what is none. `commit#3:before=kill` says both."""
+    if point := _first(case, "point", "at", "where"):
+        return point, _first(case, "fault", "kind") or "kill"
+    point, _, fault = _first(case, "case").rpartition("=")
+    return point or fault, fault if point else "kill"
 
 
 def _first(case: dict[str, Any], *names: str) -> str:
@@ -139,17 +147,17 @@ def _cell(case: dict[str, Any]) -> Cell:
     is_asked = bool(case.get("in_doubt") or case.get("asked")) or told in _AMBER
     is_good = case.get("ok") is True or told in _GREEN
     colour: Colour = "red" if is_bad else "amber" if is_asked else "green" if is_good else "red"
-    words = _first(case, "problem", "problems", "message", "detail", "why")
+    words = _first(case, "problem", "problems", "reasons", "message", "detail", "why")
     return Cell(colour, _WORDS[colour], words, _first(case, "replay"))
 
 
 def _report(name: str, totals: dict[str, Any], cases: list[dict[str, Any]]) -> Report:
-    points = list(dict.fromkeys(_point(case) for case in cases))
-    faults = list(dict.fromkeys(_first(case, "fault", "kind") or "kill" for case in cases))
+    points = list(dict.fromkeys(_place(case)[0] for case in cases))
+    faults = list(dict.fromkeys(_place(case)[1] for case in cases))
     cells: dict[tuple[str, str], Cell] = {}
     worst = {"green": 0, "amber": 1, "red": 2}
     for case in cases:
-        place = (_point(case), _first(case, "fault", "kind") or "kill")
+        place = _place(case)
         cell = _cell(case)
         if place not in cells or worst[cell.colour] > worst[cells[place].colour]:
             cells[place] = cell
