@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from .transport import Arg, Reply, ReplyError, Transport
 
@@ -34,28 +34,7 @@ Name = Literal[
     "join",
     "leave",
 ]
-NAMES: tuple[Name, ...] = (
-    "create",
-    "claim",
-    "renew",
-    "release",
-    "commit",
-    "signal",
-    "decide",
-    "note",
-    "head",
-    "due",
-    "report",
-    "take",
-    "settle",
-    "fold",
-    "purge",
-    "agenda",
-    "wake",
-    "slot",
-    "join",
-    "leave",
-)
+NAMES: tuple[Name, ...] = get_args(Name)
 
 
 class Script(NamedTuple):
