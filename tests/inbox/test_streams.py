@@ -234,7 +234,7 @@ async def test_live_text_of_a_dead_attempt_is_taken_back(open_site: Opener) -> N
     for each in heard.events:
         if each["event"] == "live":
             live[each["data"]["attempt"]] += each["data"]["text"]
-    began = [fact["attempt"] for fact in heard.facts("began")]
+    began = [fact["attempt"] for fact in heard.facts("reserved")]
     assert live == {1: "never to be heard again", 2: "the true answer"}
     assert began == [1, 2]  # the second one tells a page that the first is void
     takeovers = [fact for fact in heard.facts("resumed") if fact["is_takeover"]]

@@ -546,11 +546,10 @@ async def test_an_answer_that_never_fits_ends_the_run_and_is_not_rescued(bench: 
 
 
 async def test_an_unlabelled_answer_is_rescued_where_it_fits(bench: Bench) -> None:
-    runtime = await bench.runtime(
-        ScriptedModel(lambda r: broken(text=f"{BERN}{' ' * len(r.messages)}"))
-    )
+    runtime = await bench.runtime(ScriptedModel(lambda r: broken(text=BERN)))
+    limits = Limits(repeats=10)  # saying the same is a loop, which would end it first
 
-    result = await runtime.run(Agent("a", output=Place), "Which city?")
+    result = await runtime.run(Agent("a", output=Place, limits=limits), "Which city?")
 
     assert (result.status, result.answer, result.is_completed) == ("done", BERN, False)
 

@@ -13,6 +13,7 @@ from checkpoints.model import RunId
 from fsm_agent import Agent, Limits, Result, Runtime, ToolContext, keyed, pause, tool
 from fsm_agent.engine.forking import whole_steps
 from fsm_agent.errors import UsageError
+from fsm_agent.reflection.settings import Reflection
 from fsm_agent.run.content import UserMessage
 from fsm_agent.run.delta import Forked, Intended, Settled
 from fsm_agent.run.record import Run
@@ -524,8 +525,9 @@ async def test_whole_outputs_come_along(bench: Bench) -> None:
 
 async def test_a_long_run_is_forked_in_one_step(bench: Bench) -> None:
     desk = Desk()
+    desk.agent.reflection = Reflection(may_repeat=("look",))
     runtime = await bench.runtime(model_of(*["look"] * 60))
-    limits = Limits(turns=100, repeats=100)
+    limits = Limits(turns=100)
     origin = await runtime.run(desk.agent, "Go.", limits=limits)
     assert origin.status == "done"
 

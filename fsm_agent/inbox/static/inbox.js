@@ -199,7 +199,7 @@ function said(event) {
 
 function settle(entry) {
   const replied = entry.facts.some((fact) => fact.kind === "replied" || fact.kind === "model_failed");
-  const began = entry.facts.find((fact) => fact.kind === "began");
+  const began = entry.facts.find((fact) => ["began", "reserved"].includes(fact.kind));
   const died = entry.facts.some((fact) => fact.kind === "resumed" && fact.is_takeover);
   const box = one("[data-attempts]");
   if (!box) return;
