@@ -16,6 +16,10 @@ from fsm_agent.run.delta import (
     AnyDelta,
     Asked,
     AskedOn,
+    Assessed,
+    Began,
+    Charged,
+    Cut,
     Intended,
     Resumed,
     Settled,
@@ -41,6 +45,9 @@ from .notices import Opened, notices
 from .outcome import Park
 
 MAIL_RETRY_S = 0.5  # after a mailbox that could not be read
+# Not redacted: a signature is what a provider gave for exactly these words, and nobody reads it;
+# the others hold numbers and ids of ours.
+_UNREAD = (Signed, Began, Intended, Assessed, Charged, Cut)
 
 
 class Interrupted(Exception):
@@ -115,8 +122,7 @@ class Session:
 
     def stage(self, trigger: Trigger, *deltas: AnyDelta) -> None:
         """Take an arrow in memory. Raises IllegalTransition, and then nothing was staged."""
-        # A signature is what a provider gave for exactly these words, and nobody reads it.
-        deltas = tuple(d if isinstance(d, Signed) else self._deps.clean(d) for d in deltas)
+        deltas = tuple(d if isinstance(d, _UNREAD) else self._deps.clean(d) for d in deltas)
         record = Record(trigger, self.now_ms(), (*self._opening, *deltas))
         after = taken(self.run, record)
         state = advance(self.run.state, trigger, after)
