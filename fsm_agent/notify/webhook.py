@@ -7,11 +7,13 @@ every delivery of a notice, `webhook-signature` is `v1,` and the base64 of the H
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -23,6 +25,7 @@ from fsm_agent.errors import MissingSetting, UsageError
 URLS, SECRET, INBOX = "FSM_AGENT_WEBHOOK", "FSM_AGENT_WEBHOOK_SECRET", "FSM_AGENT_INBOX_URL"
 TIMEOUT_S = 10.0
 LEAST_SECRET_BYTES = 16
+MOST_ANSWER_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,7 @@ class Webhook:
     secret: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.url):
             raise UsageError(
                 f"{self.where!r} is no webhook address. Use https://HOST/PATH, or http:// inside "
                 "your own network."
@@ -52,8 +54,8 @@ class Webhook:
     @property
     def where(self) -> str:
         """The address without what may be secret in it: paths and queries often are."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{re.split(r'[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"
 
     @property
     def channel(self) -> str:
@@ -94,13 +96,19 @@ class Sender:
     async def send(
         self, webhook: Webhook, notice_id: str, body: bytes, *, at_s: int
     ) -> Failure | None:
-        """Deliver once. None: the receiver took it (2xx)."""
+        """Deliver once, within TIMEOUT_S in all. None: the receiver took it (2xx)."""
+        headers = webhook.headers(notice_id, at_s, body)
+        reply: Any = None
         try:
-            reply = await self._client.post(
-                webhook.url, content=body, headers=webhook.headers(notice_id, at_s, body)
-            )
-        except self._httpx.HTTPError as error:
-            return Failure(type(error).__name__)
+            # The client's own limit is for each read: an answer a byte at a time would never end.
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self._client.stream("POST", webhook.url, content=body, headers=headers) as reply,
+            ):
+                await _drain(reply)
+        except (self._httpx.HTTPError, TimeoutError) as error:
+            if reply is None:
+                return Failure(type(error).__name__)
         if 200 <= reply.status_code < 300:
             return None
         return Failure(
@@ -136,6 +144,26 @@ def _key_of(secret: str) -> bytes:
         return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except (binascii.Error, ValueError) as error:
         raise UsageError("the webhook secret begins with 'whsec_' and is not base64.") from error
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_reachable = bool(parts.hostname) and parts.port != 0  # `port` raises above 65535
+    except ValueError:
+        return False
+    is_plain = url.isprintable() and not any(char.isspace() for char in url)
+    return is_plain and is_reachable and parts.scheme in ("http", "https")
+
+
+async def _drain(reply: Any) -> None:
+    """Read the end of a short answer, so that the connection can be used again. What it says
+    means nothing to us, so a long one is left where it is."""
+    size_bytes = 0
+    async for chunk in reply.aiter_raw():
+        size_bytes += len(chunk)
+        if size_bytes > MOST_ANSWER_BYTES:
+            return
 
 
 def _seconds(text: str | None) -> float | None:

@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +26,7 @@ from fsm_agent import Agent, Runtime, Webhook, ask_user, tool
 from fsm_agent import ask as asking_people
 from fsm_agent.clock import SystemClock
 from fsm_agent.errors import BadAgent, MissingSetting, UsageError
+from fsm_agent.notify import webhook
 from fsm_agent.notify.relay import GIVE_UP_S, Relay
 from fsm_agent.notify.webhook import Sender, webhooks_of
 from tests.conftest import Bench, ScriptedModel, Watched, ask, finish, turns, until
@@ -284,6 +287,15 @@ def test_the_environment_names_webhooks_and_bad_ones_are_refused_without_their_s
     for url in ("a.example", "ftp://a.example", "https://", "file:///etc/passwd", ""):
         with pytest.raises(UsageError):
             Webhook(url, SECRET)
+    for url in (
+        "http://a:99999/x",
+        "http://a:b/x",
+        "http://a:0/x",
+        "http://[::1/x",
+        "http://a/\x01",
+    ):
+        with pytest.raises(UsageError, match="no webhook address"):
+            Webhook(url, SECRET)
     for secret in ("", "short", "whsec_***", "whsec_c2hvcnQ="):
         with pytest.raises(UsageError):
             Webhook("https://a.example", secret)
@@ -425,6 +437,62 @@ async def test_of_two_receivers_only_the_one_that_was_away_is_told_again(
     assert len(hook.came) == 2
     (left,) = await store._line.call("ZRANGE", store._of("r1").partition.outbox, 0, -1)
     assert left.startswith(b"2 r1 r1.over " + gone.channel.encode())
+
+
+@pytest.mark.parametrize("status", [200, 410])
+@pytest.mark.parametrize("pause_s", [0.05, 0.0], ids=["a byte at a time", "without end"])
+async def test_an_answer_that_never_ends_counts_by_its_status_and_holds_nobody_up(
+    bench: Bench, hook: Hook, monkeypatch: pytest.MonkeyPatch, status: int, pause_s: float
+) -> None:
+    store = await bench.store()
+    await committed(store, "r1", over(at_ms=SystemClock().wall_ms()))
+    monkeypatch.setattr(webhook, "TIMEOUT_S", 1.0)
+    with endless_answers(status, pause_s) as (url, written):
+        relay = Relay(
+            store,  # type: ignore[arg-type]
+            [Webhook(url, SECRET), hook.webhook()],
+            clock=SystemClock(),
+            jitter=lambda: 0.0,
+        )
+        sender = Sender()
+
+        async with asyncio.timeout(10):
+            await relay.once(sender)
+        await sender.aclose()
+
+    assert hook.types() == ["run.done"]
+    assert await left_in(store, "r1") == 0
+    assert sum(written) < 100 * webhook.MOST_ANSWER_BYTES
+
+
+@contextmanager
+def endless_answers(status: int, pause_s: float) -> Iterator[tuple[str, list[int]]]:
+    """A receiver whose answers do not end before the other side hangs up, and what it wrote."""
+    written: list[int] = []
+    piece = b"x" if pause_s else b"x" * 65_536
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", str(10**9))
+            self.end_headers()
+            with suppress(OSError):
+                while sum(written) < 10**8:
+                    written.append(self.wfile.write(piece))
+                    time.sleep(pause_s)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", written
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 async def test_redirects_are_not_followed_and_addresses_not_logged(
