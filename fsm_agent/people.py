@@ -42,7 +42,10 @@ from fsm_agent.run.person import identity
 from fsm_agent.run.signal import Consent, Decided, Question, Revoke
 from fsm_agent.tools.arguments import Refused
 
-MAX_WORDS_CHARS = 100_000  # of a reason, an answer, edited arguments: an entry holds them twice
+# Of all that is said at once, in UTF-8. The entry with a decision holds it twice, beside up to a
+# hundred comments, and has to stay below the store's cap: nobody could go on with the run.
+MAX_WORDS_BYTES = 150_000
+MAX_COMMENT_BYTES = 5_000
 
 _AUDITED = (
     Created, Resumed, Judged, Asked, Voted, Commented, Ruled, Consented, Revoked, Intended,
@@ -165,7 +168,7 @@ class People:
         request = await self.request(run_id, ask_id)
         _check_verb(request, verb, is_standing=is_standing)
         _check_person(request, verb, by)
-        _check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
+        check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
         if verb == "edit":
             arguments = _checked_arguments(request, arguments, agent)
         if verb in ("answer",) and answer is None:
@@ -206,6 +209,7 @@ class People:
         """
         if not (text := self._deps.clean_words(clean_text(text))).strip():
             raise UsageError("the comment is empty. Say something.")
+        check_length(MAX_COMMENT_BYTES, comment=text, name=by)
         await self._deps.store.comment(RunId(run_id), ask_id, by=clean_text(by), text=text)
 
     async def claim(self, run_id: str, ask_id: str, *, by: str) -> None:
@@ -214,6 +218,7 @@ class People:
         Raises AskClaimed where somebody else did, and what `comment` raises.
         """
         by = clean_text(by)
+        check_length(MAX_COMMENT_BYTES, name=by)
         await self._deps.store.claim_ask(RunId(run_id), ask_id, by=by, voter=identity(by))
 
     async def release(self, run_id: str, ask_id: str, *, by: str) -> None:
@@ -242,6 +247,7 @@ class People:
         """
         if not identity(by):
             raise NotAllowed("a consent needs a name. Say who agrees.")
+        check_length(tool=tool, rule=rule, name=by, reason=reason)
         said = Consent(tool, rule, *map(clean_text, (by, reason, channel, auth)))
         said = self._deps.clean(said)
         consent_id = self._deps.new_id()[:12]
@@ -255,6 +261,7 @@ class People:
 
         Raises UsageError for an id that does not hold, with those that do; RunClosed, RunNotFound.
         """
+        check_length(name=by, reason=reason)
         known = [each.consent_id for each in await self.consents(run_id)]
         if consent_id not in known:
             listed = ", ".join(known) or "none"
@@ -358,14 +365,14 @@ def _request(record: AskRecord) -> Request:
     )
 
 
-def _check_length(**texts: str) -> None:
-    """Refuse here what the run could never put on record."""
-    for what, text in texts.items():
-        if len(text) > MAX_WORDS_CHARS:
-            raise UsageError(
-                f"the {what} has {len(text):,} characters, {MAX_WORDS_CHARS:,} are possible. "
-                "Shorten it."
-            )
+def check_length(most_bytes: int = MAX_WORDS_BYTES, /, **texts: str) -> None:
+    """Refuse here what the run could never put on record. Raises UsageError."""
+    sizes = {what: len(clean_text(text).encode()) for what, text in texts.items() if text}
+    if (size := sum(sizes.values())) > most_bytes:
+        raise UsageError(
+            f"the {' and the '.join(sizes)} come to {size:,} bytes, {most_bytes:,} are possible. "
+            "Shorten what is long."
+        )
 
 
 def verbs_of(request: Request) -> tuple[Verb, ...]:

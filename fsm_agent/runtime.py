@@ -41,7 +41,7 @@ from fsm_agent.observability.observer import Observer, from_environment
 from fsm_agent.observations.given import Givable
 from fsm_agent.observations.given import load as load_files
 from fsm_agent.observations.reading import Limits as FileLimits
-from fsm_agent.people import People, Request
+from fsm_agent.people import People, Request, check_length
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import File, Source, clean_text
 from fsm_agent.run.delta import AnyDelta, Carried, Created, Filed, Given, OnBusy, Versioned
@@ -345,7 +345,9 @@ class Runtime(People, Versions):
 
         Running tools, the model's reply and child runs are cut off for it; with `is_graceful` they
         come to their end first, and nothing new begins. Asking again without it cuts them off.
+        Raises UsageError for an endless reason.
         """
+        check_length(name=by, reason=reason)
         said = self._deps.clean(CancelRequested(clean_text(by), clean_text(reason), is_graceful))
         return await self._deps.store.signal(
             RunId(run_id), signal_id=signal.signal_id_of(said), body=signal.encode(said)

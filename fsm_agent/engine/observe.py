@@ -1,7 +1,8 @@
 """OBSERVE: take what came since the last turn into the conversation, files included.
 
 In this order: the files of the task, then what people said, oldest first, then events. At most
-MAX_INPUTS of them in a turn; the rest waits in the mailbox for the next one.
+MAX_INPUTS of them in a turn, of MAX_INPUT_BYTES in all unless it is one; the rest waits in the
+mailbox for the next one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .outcome import Move, Outcome
 from .session import Session
 
 MAX_INPUTS = 16  # of a turn
+MAX_INPUT_BYTES = 500_000  # of their texts: one entry holds them all, and the store caps entries
 MAX_EVENT_CHARS = 8_000
 
 Input = tuple[str, Said | Happened]
@@ -31,7 +33,7 @@ async def observe(session: Session, agent: Agent, deps: Deps) -> Outcome:
     A signal leaves the mailbox with the entry that has what it said, so a worker that dies while
     it reads files loses none. Raises Interrupted if a cancel request came meanwhile.
     """
-    inputs = _waiting(session)[:MAX_INPUTS]
+    inputs = _of_a_turn(_waiting(session))
     new = [each for each in inputs if each[0] not in session.run.signals]
     files = [session.run.unread, *(_files(signal) for _, signal in new)]
     parts, usage = await perceive(session, agent, deps, files)
@@ -74,11 +76,23 @@ def _waiting(session: Session) -> list[Input]:
     ]
 
 
+def _of_a_turn(waiting: list[Input]) -> list[Input]:
+    """The first of them that fit; the first one always does."""
+    taken: list[Input] = []
+    size_bytes = 0
+    for signal_id, signal in waiting[:MAX_INPUTS]:
+        size_bytes += len(_fact(signal_id, signal).text.encode())
+        if taken and size_bytes > MAX_INPUT_BYTES:
+            break
+        taken.append((signal_id, signal))
+    return taken
+
+
 def _files(signal: Said | Happened) -> tuple[File, ...]:
     return signal.files if isinstance(signal, Said) else ()
 
 
-def _fact(signal_id: str, signal: Said | Happened) -> AnyDelta:
+def _fact(signal_id: str, signal: Said | Happened) -> Observed | Noticed:
     text = clean_text(signal.text)
     if isinstance(signal, Said):
         return Observed(text, signal_id)

@@ -9,6 +9,7 @@ import pytest
 
 from checkpoints.errors import AlreadyDecided, AlreadyVoted, AskClaimed, AskExpired, AskNotFound
 from checkpoints.model import Decision, RunId
+from checkpoints.people import MOST_COMMENTS
 from fsm_agent import Agent, Runtime, ask_user, ask_user_within, tool
 from fsm_agent import ask as asking_people
 from fsm_agent.errors import CodeChanged, NotAllowed, UsageError
@@ -91,6 +92,33 @@ async def test_what_was_said_of_a_request_is_on_record_with_its_decision(bench: 
     (ruled,) = [row for row in await runtime.audit(run_id) if isinstance(row.fact, Attested)]
     assert {row.seq for row in rows} == {ruled.seq}
     assert all(row.fact.said_ms <= ruled.fact.decided_ms for row in rows)
+
+
+async def test_nothing_that_people_say_is_more_than_the_run_can_put_on_record(
+    bench: Bench,
+) -> None:
+    desk = Desk()
+    runtime, run_id, (request,) = await waiting(bench, desk, sending(TO_MIA))
+    leaf, ask_id = "\N{HERB}", request.ask_id  # of four bytes
+    for endless in (leaf * 50_001, "x" * 150_000):
+        with pytest.raises(UsageError, match="150,000 are possible"):
+            await runtime.decide(run_id, ask_id, "answer", by="leo", answer="a", reason=endless)
+        with pytest.raises(UsageError, match="150,000 are possible"):
+            await runtime.consent(run_id, "send", by="leo", reason=endless)
+        with pytest.raises(UsageError, match="150,000 are possible"):
+            await runtime.cancel(run_id, by="leo", reason=endless)
+        with pytest.raises(UsageError, match="5,000 are possible"):
+            await runtime.comment(run_id, ask_id, endless, by="leo")
+        with pytest.raises(UsageError, match="5,000 are possible"):
+            await runtime.claim(run_id, ask_id, by=endless)
+    for _ in range(MOST_COMMENTS):
+        await runtime.comment(run_id, ask_id, leaf * 1_200, by="leo")
+    answer, reason = leaf * 18_000, leaf * 18_000
+    await runtime.decide(run_id, ask_id, "answer", by="leo", answer=answer, reason=reason)
+
+    assert (await runtime.work(run_id, desk.agent)).status == "done"
+
+    assert len(await facts(runtime, run_id, Commented)) == MOST_COMMENTS
 
 
 # -- deadlines ------------------------------------------------------------------------------------

@@ -259,6 +259,22 @@ async def test_people_are_heard_before_events_and_the_rest_waits_its_turn(
     assert len(await facts(runtime, run_id, Observed)) == 5
 
 
+async def test_long_messages_are_heard_over_several_turns_in_entries_that_the_store_takes(
+    bench: Bench,
+) -> None:
+    runtime = await bench.runtime(model := turns(*[_think(n) for n in range(8)], finish("ok")))
+    run_id = await runtime.start(AGENT, "Wait.")
+    for number in range(4):
+        await runtime.say(run_id, f"{number}" + "\N{HERB}" * 199_000)
+
+    result = await runtime.work(run_id, AGENT)
+
+    assert result.status == "done"
+    heard = await facts(runtime, run_id, Observed)
+    assert [fact.text[0] for fact in heard] == ["0", "1", "2", "3"]
+    assert model.requests
+
+
 def _think(number: int) -> Reply:
     return Reply(label="THINK", text=f"thought {number} about it", usage=USAGE)
 
