@@ -53,6 +53,14 @@ class Users:
         """The user with exactly this name."""
         return self._now().get(identity(name))
 
+    def known_as(self, name: str) -> User | None:
+        """The user with this name, or else the one who has it among their other names."""
+        if user := self.by_name(name):
+            return user
+        who = identity(name)
+        found = [user for user in self._now().values() if who in map(identity, user.aliases)]
+        return found[0] if who and len(found) == 1 else None
+
     def by_slack(self, slack_id: str) -> User | None:
         """The user whose id in Slack it is."""
         found = [user for user in self._now().values() if slack_id and user.slack == slack_id]

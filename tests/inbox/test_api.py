@@ -244,11 +244,7 @@ async def test_66_a_requester_cannot_approve_under_any_of_their_names(
     agent = Agent("desk", "Work.", tools=[guarded_tool])
     model = turns(ask(("guarded_tool", {"x": 1})), finish())
     site: Site = await open_site(model, agents={"desk": agent})
-    users = site.desk.auth.users._users  # type: ignore[attr-defined]
-    mia: User = users["mia"]
-    users["mia"] = User(
-        name="mia", token_sha256=mia.token_sha256, aliases=("mia.miller@example.org",)
-    )
+    give_mia_an_alias(site)
     run_id = await site.runtime.start(agent, "go", requester=requester)
     await site.runtime.work(run_id, agent)
     approval = await opened(site, run_id)
@@ -256,10 +252,22 @@ async def test_66_a_requester_cannot_approve_under_any_of_their_names(
 
     own = await site.decide(approval, "mia", verb="approve")
     edited = await site.decide(approval, "mia", verb="edit", args={"x": 2})
+    links = [await link_to(site, run_id, audience=name) for name in ("mia", ALIAS.upper())]
+    pressed = [await site.client.post(link, **form(verb="approve")) for link in links]  # type: ignore[arg-type]
     assert await site.digest() == before
     other = await site.decide(approval, "leo", verb="approve")
 
     assert (own.status_code, edited.status_code, other.status_code) == (403, 403, 200)
+    assert [each.status_code for each in pressed] == [403, 403]
+
+
+ALIAS = "mia.miller@example.org"
+
+
+def give_mia_an_alias(site: Site) -> None:
+    users = site.desk.auth.users._users  # type: ignore[attr-defined]
+    mia: User = users["mia"]
+    users["mia"] = User(name="mia", token_sha256=mia.token_sha256, aliases=(ALIAS,))
 
 
 async def test_67_a_decision_before_anybody_works_again_is_kept_and_applied(site: Site) -> None:
@@ -312,6 +320,24 @@ async def test_a_vote_of_several_says_how_many_are_missing(open_site: Opener) ->
     assert (first.json()["missing"], second.json()["missing"]) == (1, 0)
     assert first.content == repeat.content
     assert (again.status_code, again.json()["by"]) == (409, "mia")
+
+
+async def test_one_person_is_one_vote_also_by_a_link_for_another_of_their_names(
+    open_site: Opener,
+) -> None:
+    agent = Agent("desk", "Work.", tools=[pair])
+    site: Site = await open_site(turns(ask(("pair", {})), finish()), agents={"desk": agent})
+    give_mia_an_alias(site)
+    run_id = await site.runtime.start(agent, "go")
+    await site.runtime.work(run_id, agent)
+    first = await site.decide(await opened(site, run_id), "mia", verb="approve")
+
+    link = await link_to(site, run_id, audience=ALIAS)
+    second = await site.client.post(link, **form(verb="approve"))  # type: ignore[arg-type]
+
+    assert (first.status_code, second.status_code) == (200, 409)
+    (request,) = await site.runtime.requests(run_id)
+    assert [vote.by for vote in request.votes] == ["mia"]
 
 
 # -- 69, 70: links --------------------------------------------------------------------------------
