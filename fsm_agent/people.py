@@ -171,7 +171,7 @@ class People:
         check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
         if verb == "edit":
             arguments = _checked_arguments(request, arguments, agent)
-        if verb in ("answer",) and answer is None:
+        if verb == "answer" and not (answer or "").strip():
             raise UsageError(f"{verb} needs a text. Give what the model should be told.")
         decided = Decided(
             ask_id=ask_id,

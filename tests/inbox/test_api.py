@@ -385,6 +385,18 @@ async def test_69_the_button_of_a_link_decides_as_its_audience(site: Site) -> No
     assert (ruled.by, ruled.channel, ruled.auth) == ("mia", "link", "signed_link")  # type: ignore[attr-defined]
 
 
+async def test_an_empty_answer_answers_nothing(site: Site) -> None:
+    run_id = await site.parked()
+    approval, link = await opened(site, run_id), await link_to(site, run_id)
+    before = await site.digest()
+
+    pressed = await site.client.post(link, **form(verb="answer", answer=" "))  # type: ignore[arg-type]
+    posted = await site.decide(approval, verb="answer", answer="")
+
+    assert (pressed.status_code, posted.status_code) == (422, 422)
+    assert await site.digest() == before
+
+
 async def test_70_a_link_that_was_used_is_refused_and_logged(site: Site) -> None:
     run_id = await site.parked()
     link = await link_to(site, run_id)
