@@ -210,7 +210,8 @@ class People:
         if not (text := self._deps.clean_words(clean_text(text))).strip():
             raise UsageError("the comment is empty. Say something.")
         check_length(MAX_COMMENT_BYTES, comment=text, name=by)
-        await self._deps.store.comment(RunId(run_id), ask_id, by=clean_text(by), text=text)
+        asking = await self._asking(run_id, ask_id)
+        await self._deps.store.comment(asking, ask_id, by=clean_text(by), text=text)
 
     async def claim(self, run_id: str, ask_id: str, *, by: str) -> None:
         """Say that you look at a request: shown to others, who may still decide it.
@@ -219,12 +220,18 @@ class People:
         """
         by = clean_text(by)
         check_length(MAX_COMMENT_BYTES, name=by)
-        await self._deps.store.claim_ask(RunId(run_id), ask_id, by=by, voter=identity(by))
+        asking = await self._asking(run_id, ask_id)
+        await self._deps.store.claim_ask(asking, ask_id, by=by, voter=identity(by))
 
     async def release(self, run_id: str, ask_id: str, *, by: str) -> None:
         """Take your claim back. Raises what `claim` raises."""
         by = clean_text(by)
-        await self._deps.store.release_ask(RunId(run_id), ask_id, by=by, voter=identity(by))
+        asking = await self._asking(run_id, ask_id)
+        await self._deps.store.release_ask(asking, ask_id, by=by, voter=identity(by))
+
+    async def _asking(self, run_id: str, ask_id: str) -> RunId:
+        """The run that asks: this one, or one that works for it."""
+        return RunId((await self.request(run_id, ask_id)).run_id)
 
     # -- standing consents --------------------------------------------------------------------
 

@@ -150,6 +150,11 @@ async def test_what_the_child_asks_is_listed_and_decided_with_the_parent(
     assert result.children == (request.run_id,)
 
     named = result.run_id if is_named_by_parent else request.run_id
+    await runtime.comment(named, request.ask_id, "To whom?", by="leo")
+    await runtime.claim(named, request.ask_id, by="leo")
+    await runtime.release(named, request.ask_id, by="leo")
+    (talked_about,) = await runtime.requests(result.run_id)
+    assert [said.text for said in talked_about.comments] == ["To whom?"]
     await runtime.decide(named, request.ask_id, "approve", by="mia")
     second = await bench.runtime(model)
     done = await second.work(result.run_id, team.boss)
