@@ -13,6 +13,7 @@ from fsm_agent.cli.hints import Hint
 from fsm_agent.cli.process import read_line, say
 from fsm_agent.cli.settings import current
 from fsm_agent.cli.terms import terms_of
+from fsm_agent.people import verbs_of
 from fsm_agent.run.delta import Verb
 from fsm_agent.runtime import Request
 from fsm_agent.tools.render import mark_hidden, render_arguments
@@ -125,7 +126,8 @@ def ask(request: Request, *, default: str = "") -> Choice | None:
     if request.question.kind == "question":
         text = read_line("  your answer (empty: skip for now) > ")
         return Choice("answer", answer=text) if text and text.strip() else None
-    keys = _KEYS[request.question.kind]
+    may_edit = "edit" in verbs_of(request)
+    keys = [key for key in _KEYS[request.question.kind] if key.word != "edit" or may_edit]
     words = "   ".join(f"[{k.key}] {k.word}" + (" (Enter)" * (k.key == default)) for k in keys)
     while True:
         typed = read_line(f"  {words} > ")
@@ -188,7 +190,8 @@ def commands_for(requests: Iterable[Request]) -> list[Hint]:
             case "approval":
                 approve = f"fsm-agent approve {where} --hash {request.digest[:8]}"
                 hints.append(Hint(approve, "run it with exactly these arguments"))
-                hints.append(Hint(f"fsm-agent edit {where}", "run it with others: asks which"))
+                if "edit" in verbs_of(request):
+                    hints.append(Hint(f"fsm-agent edit {where}", "run it with others: asks which"))
                 hints.append(Hint(f"fsm-agent reject {where}", "do not run it: asks why"))
                 hints.append(Hint(f"fsm-agent answer {where}", "do not run it: asks its result"))
             case "question":

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from fsm_agent import Agent, Result, Runtime, ask_user, tool
 from fsm_agent import ask as asking_people
+from fsm_agent.cli.asking import commands_for
 from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.run.content import AssistantMessage
 from tests.conftest import ScriptedModel, ask, finish, turns
@@ -96,6 +98,26 @@ def test_a_request_shows_its_terms_and_what_nobody_could_see(cli: Cli, kept_stor
     assert "needs 2 people" in told
     assert "approved by leo (cli, claimed): fine (one of several)" in told
     assert cli("explain", run_id, "c9-9").code == 2
+
+
+def test_no_command_is_offered_that_a_request_for_several_people_would_refuse(
+    kept_store: str,
+) -> None:
+    model = turns(ask(("transfer", HIDDEN), ("send", {"to": "leo"})), finish())
+    run_id = waiting(kept_store, model)
+
+    async def offered() -> list[str]:
+        async with Runtime.open(kept_store, model=model) as runtime:
+            with click.Context(click.Command("list")):
+                return [hint.command for hint in commands_for(await runtime.requests(run_id))]
+
+    verbs = [command.split()[1:4] for command in asyncio.run(offered())]
+    assert [verb for verb, _, ask_id in verbs if ask_id == "a4-0"] == [
+        "approve",
+        "reject",
+        "answer",
+    ]
+    assert ["edit", run_id, "a4-1"] in verbs
 
 
 def test_a_consent_is_given_listed_used_explained_and_taken_back(cli: Cli, kept_store: str) -> None:
