@@ -54,6 +54,7 @@ from .delta import (
     Nested,
     Noticed,
     Observed,
+    OnBusy,
     Perceived,
     Planned,
     Proposed,
@@ -623,10 +624,13 @@ def _told(call: OpenCall) -> Message:
 
 def _fold_fork(run: Run, fork: Forked) -> Run:
     """What a run was told and has not done yet counts for that run, and not for a fork of it."""
+    # In a thread it waits for its turn: the origin may be the active one, and is only read.
+    on_busy: OnBusy = "queue" if run.filed.thread else run.filed.on_busy
     run = replace(
         run,
         calls=tuple(in_fork(call, fork) for call in run.calls),
         consents=(),
+        filed=replace(run.filed, on_busy=on_busy),
         parent="",
         origin=fork.origin,
         wake_ms=0,

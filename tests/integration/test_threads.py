@@ -12,6 +12,7 @@ from checkpoints.model import RunId
 from fsm_agent import Agent, Runtime, tool
 from fsm_agent.engine import threads
 from fsm_agent.errors import UsageError
+from fsm_agent.run.delta import OnBusy
 from fsm_agent.worker.local import work_due_once
 from tests.conftest import Bench, Ledger, ask, die, finish, turns, until
 
@@ -241,6 +242,27 @@ async def test_the_active_run_of_a_dead_worker_stays_the_active_one(
 
     assert parked.status == "sleeping"
     await until(both_done)
+
+
+@pytest.mark.parametrize("on_busy", ["reject", "interrupt"])
+async def test_a_fork_of_the_active_run_waits_for_its_turn_and_leaves_its_origin_alone(
+    bench: Bench, ledger: Ledger, on_busy: OnBusy
+) -> None:
+    runtime = await bench.runtime(model())
+    gate = Gate()
+    agent = make_agent(ledger, gate)
+    origin = await runtime.start(agent, "one", thread="t", on_busy=on_busy)
+    working = asyncio.create_task(runtime.work(origin, agent))
+    await until(lambda: ledger["begun"] == 1)
+    other = await bench.runtime(model())
+    fork = (await other.fork(origin, at=1)).run_id
+
+    parked = await other.work(fork, agent)
+    gate.set()
+    ended = await working
+
+    assert (parked.status, ended.status) == ("sleeping", "done")
+    assert (await other.work(fork, agent)).status == "done"
 
 
 @pytest.mark.parametrize(
