@@ -36,6 +36,9 @@ class Auth(Protocol):
     def mark_of(self, actor: Actor) -> str:
         """What a session of this person depends on."""
 
+    def by_link(self, name: str) -> Actor:
+        """The person for whom a link was made. A link says itself what may be done with it."""
+
 
 @dataclass
 class LocalToken:
@@ -59,6 +62,9 @@ class LocalToken:
 
     def mark_of(self, actor: Actor) -> str:
         return token_digest(self.token)[:16]
+
+    def by_link(self, name: str) -> Actor:
+        return linked(name)
 
 
 @dataclass
@@ -84,6 +90,11 @@ class StaticUsers:
     def mark_of(self, actor: Actor) -> str:
         user = self.users.by_name(actor.name)
         return self._mark(user) if user else ""
+
+    def by_link(self, name: str) -> Actor:
+        # Whoever has several names is one person by link as well, whichever of them it is made for.
+        user = self.users.known_as(name)
+        return linked(user.name, user.aliases) if user else linked(name)
 
     @staticmethod
     def _mark(user: User) -> str:
@@ -129,6 +140,14 @@ class Proxy:
 
     def mark_of(self, actor: Actor) -> str:
         return ""
+
+    def by_link(self, name: str) -> Actor:
+        return linked(name)
+
+
+def linked(name: str, aliases: tuple[str, ...] = ()) -> Actor:
+    """A person who comes by a signed link."""
+    return Actor(name=name, auth="signed_link", role="approver", aliases=aliases)
 
 
 class _Session(msgspec.Struct, array_like=True):

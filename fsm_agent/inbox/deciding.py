@@ -69,15 +69,23 @@ async def decide(
 
 
 def _check_alias(actor: Actor, item: Item, verb: Verb) -> None:
-    """Raises NotAllowed for whoever started the run under another of their names."""
-    question = item.request.question
-    if verb in ("reject", "fail") or not question.not_requester:
+    """Raises NotAllowed for whoever started the run, or is one of several who agreed to it, under
+    another of their names."""
+    request, question = item.request, item.request.question
+    if verb in ("reject", "fail"):
         return
-    if actor.is_also(question.requester):
+    if question.not_requester and actor.is_also(question.requester):
         raise NotAllowed(
-            f"{actor.name!r} is {question.requester!r}, who started run {item.request.run_id!r},"
-            f" and may not decide request {item.request.ask_id!r}: somebody else has to."
+            f"{actor.name!r} is {question.requester!r}, who started run {request.run_id!r},"
+            f" and may not decide request {request.ask_id!r}: somebody else has to."
         )
+    own = identity(actor.name)  # of a second vote under one name the store itself knows
+    for vote in request.votes:
+        if actor.is_also(vote.by) and identity(vote.by) != own:
+            raise NotAllowed(
+                f"{actor.name!r} is {vote.by!r}, who has spoken on request {request.ask_id!r}"
+                " already: somebody else has to."
+            )
 
 
 def own_id(actor: Actor, item: Item, decision_id: str) -> str:

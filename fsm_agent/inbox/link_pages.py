@@ -12,10 +12,8 @@ from starlette.responses import Response
 from checkpoints.errors import AlreadyDecided, CheckpointError
 from fsm_agent.errors import AgentError
 from fsm_agent.inbox import approvals
-from fsm_agent.inbox.actors import Actor
 from fsm_agent.inbox.approvals import Item
 from fsm_agent.inbox.arguments import argument_rows
-from fsm_agent.inbox.auth import StaticUsers
 from fsm_agent.inbox.deciding import decide
 from fsm_agent.inbox.desk import Desk, desk_of
 from fsm_agent.inbox.links import BadLink, Link, open_link, verb_in
@@ -66,9 +64,10 @@ async def press_link(request: Request) -> Response:
         form = await _form(request)
         verb = verb_in(link, form.get("verb", ""))
         item = await _item(desk, link)
+        actor = desk.auth.by_link(link.audience)
         answer = form.get("answer", "")
         ruling = await decide(
-            desk, _actor(desk, link), item, verb,
+            desk, actor, item, verb,
             decision_id=link.decision_id, channel="link", digest=link.digest,
             reason=form.get("reason", ""),
             answer=answer if verb == "answer" or answer.strip() else None,
@@ -93,20 +92,8 @@ def _opened(request: Request, desk: Desk) -> Link:
 
 
 async def _item(desk: Desk, link: Link) -> Item:
-    return await approvals.item_in(desk, _actor(desk, link), link.run_id, link.ask_id)
-
-
-def _actor(desk: Desk, link: Link) -> Actor:
-    """Whose decision it is. The link itself says what they may do; but one person whom the inbox
-    knows under several names is one here too."""
-    users = desk.auth.users if isinstance(desk.auth, StaticUsers) else None
-    user = users.known_as(link.audience) if users else None
-    return Actor(
-        name=user.name if user else link.audience,
-        auth="signed_link",
-        role="approver",
-        aliases=user.aliases if user else (),
-    )
+    reader = desk.auth.by_link(link.audience)
+    return await approvals.item_in(desk, reader, link.run_id, link.ask_id)
 
 
 async def _form(request: Request) -> dict[str, str]:

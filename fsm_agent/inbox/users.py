@@ -93,9 +93,14 @@ class Users:
         if status.st_mode & 0o022:
             raise UsageError(f"{self._file} can be written by others. Try chmod 600.")
         users = {identity(user.name): user for user in found.users}
-        if len(users) < len(found.users) or "" in users:
+        names = [who for user in found.users for who in _identities(user)]
+        if len(set(names)) < len(names) or "" in users:
             raise UsageError(f"{self._file}: two users share a name, or one has none.")
         self._users, self._stamp = users, (status.st_mtime_ns, status.st_size)
+
+
+def _identities(user: User) -> set[str]:
+    return {identity(name) for name in (user.name, *user.aliases)} - {""}
 
 
 def token_digest(token: str) -> str:

@@ -9,9 +9,11 @@ import asyncio
 import hashlib
 import hmac
 import json
+import os
 from pathlib import Path
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,6 +23,7 @@ from checkpoints.settings import StoreSettings
 from checkpoints.testing.servers import start_redis
 from fsm_agent import Agent, Runtime, tool
 from fsm_agent import ask as asks_on_terms
+from fsm_agent.errors import UsageError
 from fsm_agent.inbox.auth import StaticUsers
 from fsm_agent.inbox.links import make_link
 from fsm_agent.inbox.users import User, Users
@@ -255,6 +258,9 @@ async def test_66_a_requester_cannot_approve_under_any_of_their_names(
     links = [await link_to(site, run_id, audience=name) for name in ("mia", ALIAS.upper())]
     pressed = [await site.client.post(link, **form(verb="approve")) for link in links]  # type: ignore[arg-type]
     assert await site.digest() == before
+    link = await link_to(site, run_id, audience="mia")
+    by_link = await site.client.post(link, **form(verb="approve"))  # type: ignore[arg-type]
+    assert await site.digest() == before
     other = await site.decide(approval, "leo", verb="approve")
 
     assert (own.status_code, edited.status_code, other.status_code) == (403, 403, 200)
@@ -268,6 +274,7 @@ def give_mia_an_alias(site: Site) -> None:
     users = site.desk.auth.users._users  # type: ignore[attr-defined]
     mia: User = users["mia"]
     users["mia"] = User(name="mia", token_sha256=mia.token_sha256, aliases=(ALIAS,))
+    assert by_link.status_code == 403
 
 
 async def test_67_a_decision_before_anybody_works_again_is_kept_and_applied(site: Site) -> None:
@@ -338,6 +345,40 @@ async def test_one_person_is_one_vote_also_by_a_link_for_another_of_their_names(
     assert (first.status_code, second.status_code) == (200, 409)
     (request,) = await site.runtime.requests(run_id)
     assert [vote.by for vote in request.votes] == ["mia"]
+
+
+@pytest.mark.parametrize("first", ["link", "command line"])
+async def test_one_person_with_two_names_is_not_two_people(open_site: Opener, first: str) -> None:
+    agent = Agent("desk", "Work.", tools=[pair])
+    site: Site = await open_site(turns(ask(("pair", {})), finish()), agents={"desk": agent})
+    users = site.desk.auth.users._users  # type: ignore[attr-defined]
+    users["mia"] = msgspec.structs.replace(users["mia"], aliases=("m.miller",))
+    run_id = await site.runtime.start(agent, "go")
+    await site.runtime.work(run_id, agent)
+    approval = await opened(site, run_id)
+
+    if first == "link":
+        link = await link_to(site, run_id, audience="M.Miller")
+        await site.client.post(link, **form(verb="approve"))  # type: ignore[arg-type]
+    else:
+        await site.runtime.decide(run_id, approval.partition(".")[2], "approve", by="m.miller")
+    again = await site.decide(approval, "mia", verb="approve")
+
+    assert again.status_code in (403, 409)
+    assert (await site.get(f"/v1/approvals/{approval}")).json()["missing"] == 1
+
+
+def test_a_name_that_two_people_have_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "users.json"
+    people = [
+        {"name": "mia", "token_sha256": ""},
+        {"name": "leo", "token_sha256": "", "aliases": ["MIA"]},
+    ]
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+        out.write(msgspec.json.encode({"users": people}))
+
+    with pytest.raises(UsageError, match="two users share a name"):
+        Users(file)
 
 
 # -- 69, 70: links --------------------------------------------------------------------------------
