@@ -80,6 +80,14 @@ def test_the_rules_hold_every_command_of_the_scripts() -> None:
         assert used <= allowed, path
 
 
+def test_the_line_of_the_page_is_the_one_that_is_shipped() -> None:
+    page = (PACKAGE.parent / "docs" / "store.md").read_text()
+
+    (shown,) = re.findall(r"```text\n(user agents .*?)```", page, re.DOTALL)
+
+    assert shown.split() == ["user", "agents", ">PASSWORD", *acl.rules("fsm")]
+
+
 # -- TLS -------------------------------------------------------------------------------------------
 
 
