@@ -1,4 +1,4 @@
-"""A chat about the files of a folder, with a thread that survives this process.
+"""A chat that survives this process, about the files of a folder.
 
     export OPENAI_API_KEY=…  FSM_AGENT_MODEL=…        # OPENAI_BASE_URL for another server
     fsm-agent chat --agent examples/chat.py:agent
