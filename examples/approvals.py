@@ -22,6 +22,7 @@ from fsm_agent.worker.local import work_due_once
 
 STORE = "embedded:.approvals"
 RUN_ID = os.environ.get("APPROVALS_RUN_ID", "r-approvals")
+OVER = ("done", "error")
 DEADLINE_S = float(os.environ.get("APPROVALS_DEADLINE_S", "120"))
 
 
@@ -86,21 +87,31 @@ async def main() -> None:
     with ModelServer(SCRIPT).in_thread() as server:
         model = OpenAIModel(base_url=server.base_url, api_key="any", model="scripted")
         async with Runtime.open(STORE, model=model, on_event=told) as runtime:
-            me = getpass.getuser()
-            await runtime.start(agent, "Settle Kim's complaint.", run_id=RUN_ID, requester=me)
-            result = await runtime.work(RUN_ID, agent)
-            requests = await runtime.requests(RUN_ID)
-            print(f"run {RUN_ID} waits for {len(requests)} decisions. In another terminal:")
-            print(f"  export FSM_AGENT_STORE={STORE}")
-            for request in requests:
-                print(f"  fsm-agent explain {RUN_ID} {request.ask_id}   # {request.question.tool}")
-            print("Ctrl-C and the same command again: nothing is lost.", flush=True)
-            while result.status not in ("done", "error"):
-                await asyncio.sleep(0.2)
-                await work_due_once(runtime, {agent.name: agent})
-                result = await runtime.result(RUN_ID)
-            print(f"{result.status}: {result.answer}")
+            await play(runtime)
         await model.aclose()
+
+
+async def play(runtime: Runtime) -> None:
+    """Start the run, or find it where it stands, and go on with it to its end."""
+    await runtime.start(
+        agent, "Settle Kim's complaint.", run_id=RUN_ID, requester=getpass.getuser()
+    )
+    result = await runtime.result(RUN_ID)
+    if result.status in OVER:
+        print(f"run {RUN_ID} is over. To play it again: rm -r {STORE.removeprefix('embedded:')}")
+        return
+    result = await runtime.work(RUN_ID, agent)
+    requests = await runtime.requests(RUN_ID)
+    print(f"run {RUN_ID} waits for {len(requests)} decisions. In another terminal:")
+    print(f"  export FSM_AGENT_STORE={STORE}")
+    for request in requests:
+        print(f"  fsm-agent explain {RUN_ID} {request.ask_id}   # {request.question.tool}")
+    print("Ctrl-C and the same command again: nothing is lost.", flush=True)
+    while result.status not in OVER:
+        await asyncio.sleep(0.2)
+        await work_due_once(runtime, {agent.name: agent})
+        result = await runtime.result(RUN_ID)
+    print(f"{result.status}: {result.answer}")
 
 
 if __name__ == "__main__":

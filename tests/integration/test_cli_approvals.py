@@ -223,6 +223,11 @@ def test_the_worked_example_ends_when_people_and_time_have_decided(terminals: Te
         "success", "success", "denied", "success", "expired",
     ]  # fmt: skip
 
+    assert terminals.first.wait() == 0  # and once more, when all is over
+    terminals.first = terminals.start()
+    assert terminals.first.wait() == 0
+    assert "run r-approvals is over" in terminals.said
+
 
 def requests_of(terminals: Terminals) -> dict[str, Any]:
     """Tool to request id, from what the first terminal printed."""
