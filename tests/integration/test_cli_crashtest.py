@@ -110,7 +110,7 @@ def test_the_line_of_a_case_plays_just_this_case(folder: Path, line: str) -> Non
     case, figures = (json.loads(x) for x in done.stdout.splitlines() if x.startswith("{"))
     assert case["case"] == line
     assert case["replay"].endswith(f"--replay 'seed=4; {line}'")
-    assert (figures["runs"], figures["ok"]) == (1, True)
+    assert (figures["runs"], figures["points"], figures["ok"]) == (1, 1, True)
 
 
 def test_a_point_that_is_not_reached_is_a_failure_with_its_line(folder: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_point_that_is_not_reached_is_a_failure_with_its_line(folder: Path) ->
     assert done.returncode == 1
     assert "never reached" in done.stdout
     assert "--script script.py:script --approve pay --replay 'commit#99:after=kill'" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("failed: 1 of 1 run")
+    assert done.stdout.splitlines()[-1].startswith("failed: 1 of 1 run over no point in")
 
 
 def test_a_budget_that_is_too_small_is_a_failure(folder: Path) -> None:

@@ -49,6 +49,11 @@ class Case(msgspec.Struct, frozen=True):
 
     strikes: tuple[Strike, ...] = ()
 
+    @property
+    def places(self) -> frozenset[str]:
+        """Where it strikes, as an undisturbed run traces its points and requests."""
+        return frozenset(strike.kill_at or strike.point for strike in self.strikes)
+
     def __str__(self) -> str:
         return "; ".join(map(str, self.strikes)) or "undisturbed"
 

@@ -75,6 +75,8 @@ class Plan:
         """Whether a point is to be struck."""
         if self.only is not None and not self.only(point):
             return False
+        if self.replay is not None and point not in self.replay.places:
+            return False
         if point.startswith(WIRE):
             return "store_ops" in self.at
         name = point.partition("#")[0]

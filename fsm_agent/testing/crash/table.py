@@ -54,7 +54,7 @@ def places(report: Report) -> str:
     found = [_count(len(report.points), "point")] if report.points else []
     if report.wires:
         found.append(_count(len(report.wires), "request") + " to the store")
-    return " and ".join(found)
+    return " and ".join(found) or "no point"
 
 
 def _failures(report: Report) -> Iterator[str]:
