@@ -136,6 +136,7 @@ def test_a_graceful_cancel_waits_and_now_does_not(cli: Cli) -> None:
     interrupt(worker, signal.SIGTERM)
 
     assert (first.code, second.code) == (0, 0)
+    assert ("once what runs has ended" in first.err, "at once" in second.err) == (True, True)
     assert is_still_running == "running"
     assert "enough" in cli("show", begun.run_id).out
     assert cli.end(worker).code == 0

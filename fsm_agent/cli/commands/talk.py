@@ -60,7 +60,8 @@ def cancel_command(run_id: str, reason: str, by: str | None, is_now: bool) -> in
     is_first = process.run(cancel)
     word = "will be cancelled" if is_first else "was cancelled already"
     _told({"event": "cancelled", "run_id": run_id, "is_first": is_first}, f"{run_id} {word}")
-    say(f"whoever works on it does so at once; else: fsm-agent resume {run_id}"
+    when = "at once" if is_now else "once what runs has ended"
+    say(f"whoever works on it does so {when}; else: fsm-agent resume {run_id}"
         f"{current().store_option}")  # fmt: skip
     return failures.DONE
 
