@@ -55,7 +55,7 @@ class SayBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
-def summary(desk: Desk, head: Head, snapshot: codec.Snapshot) -> dict[str, Any]:
+def summary(head: Head, snapshot: codec.Snapshot) -> dict[str, Any]:
     """A run as lists show it."""
     return {
         "run_id": head.run_id,
@@ -63,7 +63,7 @@ def summary(desk: Desk, head: Head, snapshot: codec.Snapshot) -> dict[str, Any]:
         "state": snapshot.state.value,
         "agent": snapshot.agent,
         "title": snapshot.title,
-        "tenant": desk.tenant_of(head, snapshot) or None,
+        "tenant": snapshot.tenant or None,
         "seq": head.seq,
         "turns": snapshot.turns,
         "spent_tokens": snapshot.spent_tokens,
@@ -88,7 +88,7 @@ async def seen_runs(
     looked = limit if actor.tenant is None else min(limit * 20, 2_000)
     heads = await desk.runtime.runs(status=status, limit=looked)
     pairs = [(head, read_snapshot(head)) for head in heads]
-    return [pair for pair in pairs if actor.sees(desk.tenant_of(*pair))][:limit]
+    return [pair for pair in pairs if actor.sees(pair[1].tenant)][:limit]
 
 
 async def list_runs(request: Request, desk: Desk, actor: Actor) -> Response:
@@ -101,7 +101,7 @@ async def list_runs(request: Request, desk: Desk, actor: Actor) -> Response:
     if not (given.isascii() and given.isdigit() and 0 < int(given[:6]) <= MAX_PAGE):
         raise Problem(422, "bad-query", f"limit is a number from 1 to {MAX_PAGE}.")
     found = await seen_runs(desk, actor, status=status, limit=int(given))  # type: ignore[arg-type]
-    return json_answer({"runs": [summary(desk, *pair) for pair in found]})
+    return json_answer({"runs": [summary(*pair) for pair in found]})
 
 
 async def show_run(request: Request, desk: Desk, actor: Actor) -> Response:
@@ -113,7 +113,7 @@ async def show_run(request: Request, desk: Desk, actor: Actor) -> Response:
         return Response(status_code=304, headers={"ETag": etag})
     result = await desk.runtime.result(run_id)
     found = await approvals.items(desk, actor, run_id=run_id)
-    told = summary(desk, head, snapshot) | plain(result)
+    told = summary(head, snapshot) | plain(result)
     told["approvals"] = [approvals.plain(item) for item in found]
     return json_answer(told, ETag=etag)
 
@@ -138,7 +138,7 @@ async def start_run(request: Request, desk: Desk, actor: Actor) -> Response:
         tenant=actor.tenant or "",
     )
     head, snapshot = await desk.seen_run(actor, run_id)
-    return json_answer(summary(desk, head, snapshot), 201, Location=f"/v1/runs/{run_id}")
+    return json_answer(summary(head, snapshot), 201, Location=f"/v1/runs/{run_id}")
 
 
 def _limits(ours: Limits, wanted: LimitsBody | None) -> Limits:
@@ -179,7 +179,7 @@ async def resume_run(request: Request, desk: Desk, actor: Actor) -> Response:
     except RunBusy:
         is_busy = True
     head, snapshot = await desk.seen_run(actor, run_id)
-    return json_answer(summary(desk, head, snapshot) | {"was_running": is_busy}, 202)
+    return json_answer(summary(head, snapshot) | {"was_running": is_busy}, 202)
 
 
 async def wake(runtime: Runtime, run_id: str) -> None:

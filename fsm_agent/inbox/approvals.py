@@ -136,7 +136,7 @@ async def items(
         if (head := heads.get(request.run_id)) is None:
             continue
         snapshot = read_snapshot(head)
-        if actor.sees(desk.tenant_of(head, snapshot)):
+        if actor.sees(snapshot.tenant):
             found.append(Item(request=request, head=head, snapshot=snapshot))
     return sorted(found, key=lambda item: item.order)
 

@@ -34,11 +34,6 @@ Handler = Callable[[Request, "Desk", Actor], Awaitable[Response]]
 MARK = "x-inbox"  # a header that a page of another site cannot send without being asked
 
 
-def filed_tenant(head: Head, snapshot: codec.Snapshot) -> str:
-    """The tenant of a run, '' for one without."""
-    return snapshot.tenant
-
-
 @dataclass(frozen=True, kw_only=True)
 class Desk:
     """What the inbox is made of."""
@@ -50,7 +45,6 @@ class Desk:
     settings: Settings = field(default_factory=Settings)
     agents: Mapping[str, Agent] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
-    tenant_of: Callable[[Head, codec.Snapshot], str] = filed_tenant
     open_streams: Counter[str] = field(default_factory=Counter)  # by person
     slack_secret: str = field(default="", repr=False)
     reports: Path | None = None  # where crash reports lie
@@ -61,7 +55,7 @@ class Desk:
         a run that does not exist and for one of another tenant."""
         head = await self.runtime.store.head(RunId(run_id))
         snapshot = read_snapshot(head)
-        if not actor.sees(self.tenant_of(head, snapshot)):
+        if not actor.sees(snapshot.tenant):
             raise not_found(f"no run is named {run_id!r} in this store.")
         return head, snapshot
 

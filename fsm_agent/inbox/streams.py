@@ -171,7 +171,7 @@ async def _mine(
     )
     for head in heads:
         if not isinstance(head, BaseException):
-            tenants[head.run_id] = desk.tenant_of(head, read_snapshot(head))
+            tenants[head.run_id] = read_snapshot(head).tenant
     return {
         name: mark for name, mark in marks.items()
         if tenants.get(name.split(" ")[1]) == actor.tenant

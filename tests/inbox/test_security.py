@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from checkpoints.model import Head, RunId
+from checkpoints.model import RunId
 from fsm_agent import Agent, tool
 from fsm_agent.errors import UsageError
 from fsm_agent.inbox import app, reports
@@ -25,8 +25,8 @@ from fsm_agent.inbox.guard import CSP
 from fsm_agent.inbox.keys import Keys, load_keys
 from fsm_agent.inbox.problems import Problem
 from fsm_agent.inbox.settings import Settings, check_exposure
-from fsm_agent.run import codec
-from tests.conftest import ask, finish, turns
+from fsm_agent.llm.model import Reply, StepRequest
+from tests.conftest import ScriptedModel, ask, finish, turns
 from tests.inbox.conftest import Opener, Site, desk_agent
 
 OPEN = {"/v1/openapi.json", "/login", "/a/{token}", "/hooks/slack", "/static/{name}", "/healthz"}
@@ -322,20 +322,14 @@ async def test_row_8_nothing_that_a_client_says_grants_permission(site: Site) ->
 # -- 9: tenants -----------------------------------------------------------------------------------
 
 
-def tenant_by_id(head: Head, snapshot: codec.Snapshot) -> str:
-    """The tenant of a test's run: the first part of its id."""
-    return head.run_id.partition("-")[0]
-
-
 @pytest.mark.parametrize(
     ("path", "method"),
     [p for p in GUARDED if "{run_id}" in p.values[0] or "{approval_id}" in p.values[0]],
 )
 async def test_row_9_another_tenants_run_is_as_if_it_were_not_there(
-    open_site: Opener, path: str, method: str
+    site: Site, path: str, method: str
 ) -> None:
-    site: Site = await open_site(tenant_of=tenant_by_id)
-    run_id = await site.parked(run_id="acme-1")
+    run_id = await site.parked(run_id="acme-1", tenant="acme")
     (request,) = await site.runtime.requests(run_id)
     before = await site.digest()
     body = _body(path, request.digest)
@@ -363,16 +357,51 @@ def _body(path: str, digest: str) -> dict[str, Any] | None:
     return {"text": "hello"} if path.endswith(("/comment", "/say")) else {}
 
 
-async def test_row_9_lists_hold_only_the_own_tenants_runs(open_site: Opener) -> None:
-    site: Site = await open_site(tenant_of=tenant_by_id)
-    await site.parked(run_id="acme-1")
-    await site.parked(run_id="zeta-1")
+async def test_row_9_lists_hold_only_the_own_tenants_runs(site: Site) -> None:
+    await site.parked(run_id="acme-1", tenant="acme")
+    await site.parked(run_id="zeta-1", tenant="zeta")
+    await site.parked(run_id="nobodys-1")
 
     for who, own, other in (("acme-ann", "acme-1", "zeta-1"), ("zeta-zoe", "zeta-1", "acme-1")):
         for path in ("/v1/runs", "/v1/approvals", "/inbox", "/runs", "/audit", "/workers"):
             text = (await site.get(path, who, Accept="text/html")).text
             assert other not in text, path
+            assert "nobodys-1" not in text, path
         assert own in (await site.get("/v1/runs", who)).text
+
+
+@tool(approval="always")
+def bill(amount: int) -> str:
+    """Send a bill."""
+    return "sent"
+
+
+async def test_row_9_what_somebody_starts_is_of_their_tenant_with_all_that_works_for_it(
+    open_site: Opener,
+) -> None:
+    helper = Agent("helper", "Help.", tools=[bill])
+    boss = Agent("desk", "Work.", tools=[helper.as_tool()])
+
+    def answer(request: StepRequest) -> Reply:
+        is_child = "Do it" in str(request.messages[0])
+        call = ("bill", {"amount": 1}) if is_child else ("helper", {"task": "Do it"})
+        return turns(ask(call), finish()).answer(request)
+
+    site: Site = await open_site(ScriptedModel(answer), agents={"desk": boss})
+    started = await site.post("/v1/runs", {"agent": "desk", "task": "go"}, "acme-ann")
+    run_id = started.json()["run_id"]
+    await site.runtime.work(run_id, boss)
+    seen = {
+        who: (await site.get("/v1/approvals", who)).json()["approvals"]
+        for who in ("acme-ann", "zeta-zoe", "mia")
+    }
+
+    assert (started.status_code, started.json()["tenant"]) == (201, "acme")
+    (asked,) = seen["acme-ann"]
+    assert asked["parent_run_id"] == run_id  # the run that works for it asks, and is theirs too
+    assert seen["zeta-zoe"] == []
+    assert len(seen["mia"]) == 1
+    assert (await site.get(f"/v1/runs/{asked['run_id']}", "zeta-zoe")).status_code == 404
 
 
 async def test_row_9_a_viewer_may_look_and_nothing_else(site: Site) -> None:

@@ -162,10 +162,9 @@ async def test_a_position_that_is_none_is_refused(site: Site, bad: str) -> None:
 
 
 async def test_the_lists_are_told_as_they_change_and_to_whom_they_belong(
-    open_site: Opener,
+    site: Site,
 ) -> None:
-    site: Site = await open_site(tenant_of=lambda head, snapshot: head.run_id.partition("-")[0])
-    await site.parked(run_id="acme-1")
+    await site.parked(tenant="acme")
 
     async with (
         listening(site, "/v1/inbox/events", "mia") as everybody,
@@ -174,7 +173,7 @@ async def test_the_lists_are_told_as_they_change_and_to_whom_they_belong(
     ):
         await until(lambda: everybody.events and acme.events and zeta.events)
         heard = len(acme.events)
-        await site.parked(run_id="zeta-1")
+        await site.parked(run_id="zeta-1", tenant="zeta")
         await until(lambda: zeta.events[-1]["data"] == {"open": 1})
         await until(lambda: everybody.events[-1]["data"] == {"open": 2})
 
