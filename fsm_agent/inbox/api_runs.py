@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +23,7 @@ from fsm_agent.runtime import Runtime, new_run_id
 from fsm_agent.telling.plain import plain
 
 MAX_PAGE = 200
+LOOKED = 2_000  # runs that are looked through for those of a filter
 WAKE_MS = 5_000  # a lease that is given back at once, so this is long
 
 
@@ -80,15 +82,44 @@ def summary(head: Head, snapshot: codec.Snapshot) -> dict[str, Any]:
     }
 
 
+class Wanted(NamedTuple):
+    """Which runs a list should hold. '': any."""
+
+    agent: str = ""
+    tenant: str = ""
+    words: str = ""  # in lower case; all of them together, somewhere in what a row shows
+
+    @classmethod
+    def of(cls, query: QueryParams) -> Wanted:
+        """From `agent`, `tenant` and `q` of an address."""
+        named = [query.get(name, "").strip()[:200] for name in ("agent", "tenant", "q")]
+        return cls(named[0], named[1], named[2].lower())
+
+    def holds(self, head: Head, snapshot: codec.Snapshot) -> bool:
+        """Whether a run is one of them."""
+        shown = (head.run_id, snapshot.agent, snapshot.title, head.owner, snapshot.tenant)
+        return (
+            self.agent in ("", snapshot.agent)
+            and self.tenant in ("", snapshot.tenant)
+            and self.words in " ".join(shown).lower()
+        )
+
+
 async def seen_runs(
-    desk: Desk, actor: Actor, *, status: Status | None = None, limit: int = 50
+    desk: Desk,
+    actor: Actor,
+    *,
+    status: Status | None = None,
+    limit: int = 50,
+    wanted: Wanted | None = None,
 ) -> list[tuple[Head, codec.Snapshot]]:
-    """The newest runs that this person sees."""
-    # Of one tenant among many there may be few: look further than what is wanted.
-    looked = limit if actor.tenant is None else min(limit * 20, 2_000)
-    heads = await desk.runtime.runs(status=status, limit=looked)
+    """The newest runs that this person sees, and that are `wanted`."""
+    wanted = wanted or Wanted()
+    # Of some among many there may be few: look further than what is wanted.
+    is_all = actor.tenant is None and wanted == Wanted()
+    heads = await desk.runtime.runs(status=status, limit=limit if is_all else LOOKED)
     pairs = [(head, read_snapshot(head)) for head in heads]
-    return [pair for pair in pairs if actor.sees(pair[1].tenant)][:limit]
+    return [pair for pair in pairs if actor.sees(pair[1].tenant) and wanted.holds(*pair)][:limit]
 
 
 async def list_runs(request: Request, desk: Desk, actor: Actor) -> Response:
@@ -100,7 +131,13 @@ async def list_runs(request: Request, desk: Desk, actor: Actor) -> Response:
     given = query.get("limit", "50")
     if not (given.isascii() and given.isdigit() and 0 < int(given[:6]) <= MAX_PAGE):
         raise Problem(422, "bad-query", f"limit is a number from 1 to {MAX_PAGE}.")
-    found = await seen_runs(desk, actor, status=status, limit=int(given))  # type: ignore[arg-type]
+    found = await seen_runs(
+        desk,
+        actor,
+        status=status,  # type: ignore[arg-type]
+        limit=int(given),
+        wanted=Wanted.of(query),
+    )
     return json_answer({"runs": [summary(*pair) for pair in found]})
 
 

@@ -71,7 +71,8 @@ def _paths() -> dict[str, Any]:
         "/v1/inbox/events": {"get": _operation(
             "Server-sent events: the lists have changed", media="text/event-stream")},
         "/v1/runs": {
-            "get": _operation("Runs, newest first", query=("status", "limit")),
+            "get": _operation("Runs, newest first", query=(
+                "status", "agent", "tenant", "q", "limit")),
             "post": _operation("Start a run; idempotent by run_id", StartBody, status="201"),
         },
         run: {"get": _operation("How a run stands")},

@@ -109,15 +109,21 @@ async def ask(request: Request, desk: Desk, actor: Actor) -> Response:
 
 async def runs(request: Request, desk: Desk, actor: Actor) -> Response:
     """Runs in a table."""
-    status = request.query_params.get("status", "")
-    wanted: Any = status if status in get_args(Status) else None
-    found = await api_runs.seen_runs(desk, actor, status=wanted, limit=100)
-    words = request.query_params.get("q", "").strip().lower()[:200]
-    if words:
-        found = [(h, s) for h, s in found
-                 if words in f"{h.run_id} {s.agent} {s.title} {h.owner}".lower()]  # fmt: skip
+    given = request.query_params.get("status", "")
+    status: Any = given if given in get_args(Status) else None
+    wanted = api_runs.Wanted.of(request.query_params)
+    found = await api_runs.seen_runs(desk, actor, status=status, limit=100, wanted=wanted)
     known: dict[str, Stand] = await stands(desk.runtime, [head for head, _ in found])
-    return page(request, "runs.html", actor, runs=found, stands=known, status=status, q=words)
+    # What may be chosen: what the newest runs have, whatever is chosen now.
+    newest = [s for _, s in await api_runs.seen_runs(desk, actor, limit=200)]
+    tenants = {s.tenant for s in newest} - {""} if actor.tenant is None else set()
+    return page(
+        request, "runs.html", actor,
+        runs=found, stands=known, status=status or "", wanted=wanted,
+        agents=sorted({s.agent for s in newest} | {wanted.agent} - {""}),
+        tenants=sorted(tenants | ({wanted.tenant} if tenants and wanted.tenant else set())),
+        may_operate=actor.may("operate"), is_over=_is_over,
+    )  # fmt: skip
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ def environment() -> Environment:
         "span": seconds,
         "when": _when,
         "log2": log2,
+        "given": lambda pairs: {name: value for name, value in pairs.items() if value},
         "count": lambda number: f"{number:,}",
         "ruled": lambda verb: RULED_WORDS.get(verb, verb),
         "drawing": Markup,  # of our own picture of the machine, which escapes its title

@@ -683,3 +683,24 @@ async def test_a_store_that_is_away_is_said_so(open_site: Opener, tmp_path: Path
     assert (listed.status_code, decided.status_code, page.status_code) == (503, 503, 503)
     assert "nothing was recorded" in decided.json()["detail"]
     assert healthy.status_code == 200
+
+
+async def test_runs_are_listed_by_agent_tenant_and_words(site: Site) -> None:
+    for run_id, name, tenant in (
+        ("r1", "desk", "acme"),
+        ("r2", "desk", ""),
+        ("r3", "shop", "acme"),
+    ):
+        agent = Agent(name, "Work.")
+        await site.runtime.start(agent, f"Look at {run_id.upper()}", run_id=run_id, tenant=tenant)
+
+    async def listed(query: str, who: str = "mia") -> list[str]:
+        runs = (await site.get(f"/v1/runs?{query}", who)).json()["runs"]
+        return sorted(run["run_id"] for run in runs)
+
+    assert await listed("agent=desk") == ["r1", "r2"]
+    assert await listed("tenant=acme") == ["r1", "r3"]
+    assert await listed("tenant=acme&agent=desk") == ["r1"]
+    assert await listed("q=look+at+r3") == ["r3"]
+    assert await listed("q=nowhere") == []
+    assert await listed("tenant=acme", "zeta-zoe") == []

@@ -292,6 +292,51 @@ async def test_a_link_of_a_mail_decides_without_a_login(site: Site, browser: Bro
     assert ruling.by == "leo"
 
 
+async def test_runs_are_filtered_selected_and_ended_together(site: Site, browser: Browser) -> None:
+    for run_id, tenant in (("a1", "acme"), ("a2", "acme"), ("a3", "acme"), ("z1", "zeta")):
+        await site.runtime.start(desk_agent(), f"task of {run_id}", run_id=run_id, tenant=tenant)
+
+    async with person_at(site, browser, "root") as root:
+        await root.go("/runs")
+        rows = root.page.locator("table.list tbody tr")
+        await expect(rows).to_have_count(4)
+        await root.page.select_option("#tenant", "acme")
+        await root.page.click("button:has-text('Filter')")
+        await expect(rows).to_have_count(3)
+        await root.page.click("nav.filters >> text=Ready")  # and the tenant stays chosen
+        await root.page.wait_for_url("**/runs?status=ready&tenant=acme")
+        await root.page.wait_for_selector("#live-state.on")
+        await root.page.keyboard.press("j")
+        await root.page.keyboard.press("x")
+        await root.page.check("input[value=a1]")
+        await expect(root.page.locator("[data-picked-count]")).to_have_text("2 selected")
+        await site.runtime.start(desk_agent(), "new", run_id="a4", tenant="acme")
+        await expect(rows).to_have_count(4)  # and what is selected stays so
+        await expect(root.page.locator("[data-pick]:checked")).to_have_count(2)
+        await root.page.click("text=Cancel them…")
+        dialog = root.page.locator("dialog#cancel-many")
+        assert await dialog.locator("li").all_text_contents() == ["a3", "a1"]
+        assert await root.serious() == []
+        await dialog.locator("#many-reason").fill("a mistake")
+        await dialog.locator("#many-word").fill("cancel")
+        await dialog.locator("button.danger").click()
+        await expect(dialog.locator("[data-problem]")).to_have_text("These are not the words.")
+        assert {head.run_id for head in await site.runtime.runs() if head.mail} == set()
+        await dialog.locator("#many-word").fill("cancel 2")
+        await dialog.locator("button.danger").click()
+        await expect(root.page.locator("#toast")).to_contain_text("2 asked to end")
+        await expect(root.page.locator("[data-picked]")).to_be_hidden()
+        assert root.wrong == []
+
+    assert {head.run_id for head in await site.runtime.runs() if head.mail} == {"a1", "a3"}
+    result = await site.runtime.work("a1", desk_agent())
+    assert (result.reason, "a mistake" in result.message) == ("cancelled", True)
+
+    async with person_at(site, browser, "vic") as vic:
+        await vic.go("/runs")
+        await expect(vic.page.locator("[data-pick]")).to_have_count(0)
+
+
 # -- keyboard and eyes ----------------------------------------------------------------------------
 
 

@@ -70,14 +70,17 @@ async function freshen() {
 function swap(part, fresh) {
   if (!fresh || one("dialog[open]")) return; // never under somebody's hands
   if (part.hasAttribute("data-append")) { append(part, fresh); return; }
-  if (part.isEqualNode(fresh) || part.contains(document.activeElement) && document.activeElement.matches("input,textarea")) return;
+  if (part.isEqualNode(fresh) || part.contains(document.activeElement) && document.activeElement.matches("input:not([data-pick]),textarea")) return;
   const key = one("tr.here", part)?.dataset.key;
   const focused = part.contains(document.activeElement) && document.activeElement.closest("[data-key]")?.dataset.key;
+  const picked = new Set(picks(part)), onBox = document.activeElement.matches("[data-pick]");
   const opened = all("details", part).map((each) => each.open);
   part.replaceWith(fresh);
   if (opened.length === all("details", fresh).length) all("details", fresh).forEach((each, at) => { each.open = opened[at]; });
   if (key) one(`[data-key="${CSS.escape(key)}"]`, fresh)?.classList.add("here");
-  if (focused) one(`[data-key="${CSS.escape(focused)}"] .row-link`, fresh)?.focus();
+  if (focused) one(`[data-key="${CSS.escape(focused)}"] ${onBox ? "[data-pick]" : ".row-link"}`, fresh)?.focus();
+  for (const box of all("[data-pick]", fresh)) box.checked = picked.has(box.value);
+  tellPicked();
   tellTimes(fresh);
   watchReading();
 }
@@ -319,6 +322,45 @@ async function act(button, path, body, words) {
   await freshen();
 }
 
+// -- several runs at once ----------------------------------------------------------------------------
+
+function picks(from = document) { return all("[data-pick]:checked", from).map((box) => box.value); }
+
+function tellPicked() {
+  const bar = one("[data-picked]"), count = picks().length;
+  if (!bar) return;
+  bar.hidden = !count;
+  one("[data-picked-count]", bar).textContent = `${count} selected`;
+}
+
+function openCancelMany() {
+  const dialog = one("dialog#cancel-many"), ids = picks();
+  one("[data-picked-ids]", dialog).replaceChildren(...ids.map((id) => Object.assign(document.createElement("li"), { className: "mono", textContent: id })));
+  one("[data-many-word]", dialog).textContent = `cancel ${ids.length}`;
+  one("#many-word", dialog).value = one("[data-problem]", dialog).textContent = "";
+  dialog.ids = ids; // what is listed is what is ended, whatever is selected by then
+  dialog.showModal();
+  one("#many-reason", dialog).focus();
+}
+
+async function cancelMany(dialog) {
+  if (one("#many-word", dialog).value.trim() !== one("[data-many-word]", dialog).textContent) {
+    one("[data-problem]", dialog).textContent = "These are not the words.";
+    one("#many-word", dialog).focus();
+    return;
+  }
+  dialog.close();
+  const refused = [];
+  for (const id of dialog.ids) {
+    try { await send(`/v1/runs/${id}/cancel`, { reason: one("#many-reason", dialog).value }); } catch (error) { refused.push(error.message); }
+  }
+  const asked = dialog.ids.length - refused.length;
+  toast([`${asked} asked to end at their next commit points.`, ...refused.slice(0, 3)].join(" "));
+  for (const box of all("[data-pick]")) box.checked = false;
+  tellPicked();
+  await freshen();
+}
+
 // -- what is clicked, sent and typed -----------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
@@ -331,8 +373,14 @@ document.addEventListener("click", (event) => {
   else if ("logout" in button.dataset) send("/logout", {}).then(() => location.assign("/inbox"));
   else if ("resume" in button.dataset) act(button, `/v1/runs/${run}/resume`, {}, "A worker looks at it next.");
   else if (button.dataset.revoke) act(button, `/v1/runs/${run}/consents/${button.dataset.revoke}/revoke`, {}, "Taken back.");
+  else if ("cancelMany" in button.dataset) openCancelMany();
+  else if ("pickNone" in button.dataset) { for (const box of all("[data-pick]")) box.checked = false; tellPicked(); }
   else if ("cancel" in button.dataset) one("dialog#cancel").showModal();
   else if (button.dataset.copy) navigator.clipboard?.writeText(button.dataset.copy).then(() => toast("Copied."), () => toast(button.dataset.copy));
+});
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-pick]")) tellPicked();
 });
 
 document.addEventListener("submit", async (event) => {
@@ -348,6 +396,9 @@ document.addEventListener("submit", async (event) => {
     if (one("#cancel-id", form).value.trim() !== run) { one("[data-problem]", form).textContent = "This is not the run's id."; return; }
     form.closest("dialog").close();
     act(one("[data-cancel]"), `/v1/runs/${run}/cancel`, { reason: one("#cancel-reason", form).value }, "It ends at its next commit point.");
+  } else if (form.matches("[data-cancel-many-form]")) {
+    event.preventDefault();
+    cancelMany(form.closest("dialog"));
   } else if (form.matches("[data-login]")) {
     event.preventDefault();
     login(one("#token", form).value.trim()).catch((error) => { one("[data-problem]", form).textContent = error.message; });
@@ -370,7 +421,7 @@ document.addEventListener("close", (event) => { if (event.target.matches("dialog
 
 let going = false;
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([data-pick]), textarea, select, dialog[open]")) return;
   if (going) { going = false; const to = { i: "/inbox", r: "/runs" }[event.key]; if (to) location.assign(to); return; }
   const rows = all("[data-rows] tbody tr");
   const here = rows.findIndex((row) => row.classList.contains("here"));
@@ -385,6 +436,7 @@ document.addEventListener("keydown", (event) => {
     case "a": openDecision("approve"); break;
     case "e": openDecision("edit"); break;
     case "r": openDecision("reject"); break;
+    case "x": if (rows[here]) one("[data-pick]", rows[here])?.click(); break;
     case "c": one("[data-act]")?.click(); break;
     case "g": going = true; break;
     case "/": one("[data-search]")?.focus(); break;
