@@ -130,8 +130,8 @@ def _told(
 ) -> Fork:
     at, _ = history[forked.at_seq - 1]
     names = {c.call.call_id: c.call.name for run, _ in history for c in run.calls}
-    before = _effects(record for _, record in history[: forked.at_seq])
-    after = _effects(record for _, record in history[forked.at_seq :])
+    before = effects_of(record for _, record in history[: forked.at_seq])
+    after = effects_of(record for _, record in history[forked.at_seq :])
     in_doubt = [c.call.call_id for c in begun.calls if c.phase == "started" and not c.asked]
     asked = [c.call.call_id for c in at.calls if not c.result and (c.ask or c.is_approved)]
     is_open = {c.call.call_id for c in at.calls if not c.result}
@@ -151,7 +151,7 @@ def _told(
     )
 
 
-def _effects(records: Iterable[Record]) -> list[str]:
+def effects_of(records: Iterable[Record]) -> list[str]:
     """The calls that were started and may have changed something outside, each once."""
     deltas = [delta for record in records for delta in record.deltas]
     children = {delta.call_id for delta in deltas if isinstance(delta, Delegated)}

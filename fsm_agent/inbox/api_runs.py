@@ -57,6 +57,14 @@ class SayBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
+class ForkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A new run from the first entries of this one. What follows them happens anew."""
+
+    at: int | None = None  # a whole step; the last one possible
+    run_id: str | None = None  # of the new run: the same body with it is the same fork
+    say: str = ""  # a further message of the user
+
+
 def summary(head: Head, snapshot: codec.Snapshot) -> dict[str, Any]:
     """A run as lists show it."""
     return {
@@ -195,6 +203,18 @@ async def cancel_run(request: Request, desk: Desk, actor: Actor) -> Response:
     await desk.seen_run(actor, run_id)
     is_new = await desk.runtime.cancel(run_id, by=actor.name, reason=body.reason)
     return json_answer({"run_id": run_id, "cancel": "asked", "is_new": is_new}, 202)
+
+
+async def fork_run(request: Request, desk: Desk, actor: Actor) -> Response:
+    """Begin a new run with the first entries of this one; a worker takes it up."""
+    body = await body_of(request, ForkBody)
+    run_id = request.path_params["run_id"]
+    await desk.seen_run(actor, run_id)
+    new_id = new_run_id() if body.run_id is None else body.run_id
+    fork = await desk.runtime.fork(
+        run_id, at=body.at, new_id=new_id, say=body.say, by=actor.name, is_due=True
+    )
+    return json_answer(plain(fork), 201, Location=f"/v1/runs/{fork.run_id}")
 
 
 async def say_to_run(request: Request, desk: Desk, actor: Actor) -> Response:

@@ -103,6 +103,7 @@ def routes() -> list[BaseRoute]:
         _get(f"{run}/events", streams.run_events),
         _post(f"{run}/cancel", api_runs.cancel_run, "operate"),
         _post(f"{run}/resume", api_runs.resume_run, "operate"),
+        _post(f"{run}/fork", api_runs.fork_run, "operate"),
         _post(f"{run}/say", api_runs.say_to_run, "operate"),
         _post(f"{run}/consents/{{consent_id}}/revoke", revoke, "operate"),
         _get("/v1/runs/{rest:path}", no_run),

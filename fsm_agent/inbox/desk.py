@@ -44,6 +44,7 @@ class Desk:
     feeds: Feeds
     settings: Settings = field(default_factory=Settings)
     agents: Mapping[str, Agent] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)  # FILE.py:NAME by agent
     clock: Clock = field(default_factory=SystemClock)
     open_streams: Counter[str] = field(default_factory=Counter)  # by person
     slack_secret: str = field(default="", repr=False)

@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fsm_agent.inbox.api_approvals import CommentBody, DecisionBody, NothingBody
-from fsm_agent.inbox.api_runs import CancelBody, SayBody, StartBody
+from fsm_agent.inbox.api_runs import CancelBody, ForkBody, SayBody, StartBody
 from fsm_agent.inbox.desk import json_answer
 from fsm_agent.inbox.pages import ExplainBody
 
 _BODIES = (
-    DecisionBody, CommentBody, NothingBody, StartBody, CancelBody, SayBody, ExplainBody,
+    DecisionBody, CommentBody, NothingBody, StartBody, CancelBody, ForkBody, SayBody, ExplainBody,
 )  # fmt: skip
 _PROBLEMS = {
     "400": "An id or a body that cannot be read",
@@ -82,6 +82,8 @@ def _paths() -> dict[str, Any]:
         f"{run}/cancel": {"post": _operation("End a run", CancelBody, status="202")},
         f"{run}/resume": {"post": _operation(
             "Let a worker look at it now", NothingBody, status="202")},
+        f"{run}/fork": {"post": _operation(
+            "A new run from the first entries of this one", ForkBody, status="201")},
         f"{run}/say": {"post": _operation("Give it a further message", SayBody, status="202")},
         f"{run}/consents/{{consent_id}}/revoke": {
             "post": _operation("End a standing consent", NothingBody)},

@@ -22,17 +22,14 @@ from fsm_agent.inbox.context import context_of
 from fsm_agent.inbox.desk import Desk, body_of, json_answer
 from fsm_agent.inbox.problems import Problem
 from fsm_agent.inbox.render import page
+from fsm_agent.inbox.timeline import crash_test_of, entries_of
 from fsm_agent.people import AuditRow
-from fsm_agent.run import codec
-from fsm_agent.run.delta import Ruled, Voted
-from fsm_agent.run.event import EntryEvent
+from fsm_agent.run.delta import Created, Ruled, Voted
 from fsm_agent.run.picture import svg
-from fsm_agent.run.state import State
 from fsm_agent.telling import checks
 from fsm_agent.telling.plain import plain, plain_event
 from fsm_agent.telling.stands import Stand, stands
 from fsm_agent.telling.timeline import totals_of
-from fsm_agent.telling.words import Line, Story
 from fsm_agent.tools.approval import explain
 from fsm_agent.tools.rule import rule_of
 
@@ -126,41 +123,6 @@ async def runs(request: Request, desk: Desk, actor: Actor) -> Response:
     )  # fmt: skip
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a journal as the timeline shows it."""
-
-    seq: int
-    at_ms: int
-    since_ms: int  # since the entry before
-    state: State
-    trigger: str
-    lines: Sequence[Line]
-    size_bytes: int
-    facts: str  # JSON, to be looked at
-
-
-def entries_of(events: Sequence[EntryEvent]) -> list[Entry]:
-    """The whole journal in words."""
-    story, found, before = Story(), [], events[0].record.at_ms if events else 0
-    for event in events:
-        record = event.record
-        facts = [plain(delta) for delta in record.deltas]
-        found.append(
-            Entry(
-                seq=event.seq,
-                at_ms=record.at_ms,
-                since_ms=max(0, record.at_ms - before),
-                state=event.state,
-                trigger=record.trigger.value if record.trigger else "created",
-                lines=story.tell(event),
-                size_bytes=len(codec.encode(record)),
-                facts=msgspec.json.format(msgspec.json.encode(facts)).decode(),
-            )
-        )
-        before = record.at_ms
-    return found
-
-
 async def run(request: Request, desk: Desk, actor: Actor) -> Response:
     """A run from its first entry to its last."""
     run_id = request.path_params["run_id"]
@@ -168,6 +130,7 @@ async def run(request: Request, desk: Desk, actor: Actor) -> Response:
     events = await desk.runtime.history(run_id)
     result = await desk.runtime.result(run_id)
     states = [event.state for event in events]
+    created = next(d for d in events[0].record.deltas if isinstance(d, Created))
     known = await stands(desk.runtime, [head])
     open_items = (
         await approvals.items(desk, actor, run_id=run_id) if not _is_over(head.status) else []
@@ -175,13 +138,19 @@ async def run(request: Request, desk: Desk, actor: Actor) -> Response:
     return page(
         request, "run.html", actor,
         head=head, snapshot=snapshot, result=result, stand=known[head.run_id],
-        entries=entries_of(events), totals=totals_of(events), items=open_items,
-        created=events[0].record.deltas[0], consents=await _consents(desk, run_id, head.status),
+        entries=entries_of(run_id, events), totals=totals_of(events), items=open_items,
+        created=created, consents=await _consents(desk, run_id, head.status),
         picture=svg(pairwise(states), states[-1] if states else None, is_standalone=False,
                     title=f"The way of run {run_id}"),
         orphans=await _orphans(desk, head), is_over=_is_over(head.status),
         may_operate=actor.may("operate"),
+        crash_test=crash_test_of(_path_of(desk, actor, snapshot.agent), created.task),
     )  # fmt: skip
+
+
+def _path_of(desk: Desk, actor: Actor, agent: str) -> str:
+    """Where an agent's code lies. People of a tenant are told nothing of this machine's folders."""
+    return "FILE.py:NAME" if actor.tenant else desk.paths.get(agent, "FILE.py:NAME")
 
 
 async def _orphans(desk: Desk, head: Head) -> list[str]:

@@ -704,3 +704,23 @@ async def test_runs_are_listed_by_agent_tenant_and_words(site: Site) -> None:
     assert await listed("q=look+at+r3") == ["r3"]
     assert await listed("q=nowhere") == []
     assert await listed("tenant=acme", "zeta-zoe") == []
+
+
+async def test_a_fork_is_made_once_and_not_where_a_model_call_is_under_way(site: Site) -> None:
+    run_id = await site.parked(run_id="origin", tenant="acme")
+    path, body = f"/v1/runs/{run_id}/fork", {"at": 4, "run_id": "other"}
+
+    first = await site.post(path, body, "acme-ann")
+    again = await site.post(path, body, "acme-ann")
+    taken = await site.post(path, {"at": 1, "run_id": "other"}, "acme-ann")
+    unfit = await site.post(path, {"at": 3}, "acme-ann")
+    hidden = await site.post(path, body, "zeta-zoe")
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert (first.json()["is_new"], again.json()["is_new"]) == (True, False)
+    assert (taken.status_code, unfit.status_code, hidden.status_code) == (422, 422, 404)
+    assert "a model call is under way there. Possible: 1" in unfit.json()["detail"]
+    told = (await site.get("/v1/runs/other", "acme-ann")).json()
+    assert (told["tenant"], told["status"]) == ("acme", "ready")  # of the origin's tenant
+    assert (await site.get("/v1/runs/other", "zeta-zoe")).status_code == 404
+    assert len(await site.runtime.runs()) == 2

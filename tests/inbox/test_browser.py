@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
 
+from checkpoints.model import RunId
 from fsm_agent import Agent, tool
 from fsm_agent.inbox.links import make_link
 from fsm_agent.llm.model import Piece, Reply, StepRequest
@@ -335,6 +337,50 @@ async def test_runs_are_filtered_selected_and_ended_together(site: Site, browser
     async with person_at(site, browser, "vic") as vic:
         await vic.go("/runs")
         await expect(vic.page.locator("[data-pick]")).to_have_count(0)
+
+
+async def test_a_run_is_forked_from_a_whole_step_once_what_follows_may_happen_anew(
+    open_site: Opener, browser: Browser
+) -> None:
+    site: Site = await open_site(paths={"desk": "/srv/my desk.py:agent"})
+    run_id = await site.parked("refund 'A7'\x1b[31m now")
+    (request,) = await site.runtime.requests(run_id)
+    await site.runtime.decide(run_id, request.ask_id, "approve", by="leo")
+    await site.runtime.work(run_id, desk_agent())
+
+    async with person_at(site, browser, "root") as root:
+        await root.go(f"/runs/{run_id}")
+        copied = root.page.locator("text=Copy as crash test")
+        told = shlex.split(await copied.get_attribute("data-copy") or "")
+        assert told == [
+            "fsm-agent", "crashtest", "/srv/my desk.py:agent", "--task", "refund 'A7' now",
+        ]  # fmt: skip
+        entry = root.page.locator("tr#e4")
+        await entry.locator("summary:has-text('State before and after')").click()
+        changed = entry.locator("table.diff")
+        await expect(changed).to_contain_text("call c4-0 refund")
+        await expect(changed).to_contain_text("1 of 40")
+        await expect(
+            root.page.locator(f"tr#e{(await site.bench.run_of(run_id)).seq} [data-fork]")
+        ).to_have_count(0)
+        await entry.locator("[data-fork]").click()
+        dialog = root.page.locator("dialog#fork")
+        await expect(dialog.locator("[data-fork-again]")).to_contain_text("second time: refund.")
+        assert await root.serious() == []
+        await dialog.locator("#fork-say").fill("Only 10, please.")
+        await dialog.locator("button.primary").click()
+        await expect(dialog.locator("[data-problem]")).to_contain_text("may happen anew")
+        assert len(await site.runtime.runs()) == 1
+        await dialog.locator("#fork-sure").check()
+        await dialog.locator("button.primary").click()
+        await root.page.wait_for_function("id => !location.pathname.endsWith(id)", arg=run_id)
+        await expect(root.page.locator(".journal")).to_contain_text("root")
+        assert root.wrong == []
+
+    (fork_id,) = {head.run_id for head in await site.runtime.runs()} - {run_id}
+    run = await site.bench.run_of(fork_id)
+    assert (run.origin, run.unsaid or str(run.messages)[-40:]) == (run_id, "Only 10, please.")
+    assert (await site.runtime.store.head(RunId(fork_id))).due_ms is not None
 
 
 # -- keyboard and eyes ----------------------------------------------------------------------------

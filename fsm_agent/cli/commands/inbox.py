@@ -60,9 +60,9 @@ def inbox_command(
     auth, token = _auth(users, proxy_header, proxy_tenant_header, role, operators)
     check_exposure(host, has_auth=auth.mode != "local")
     settings = Settings(host=host, port=port, base_url=base_url, allowed_hosts=hosts)
-    agents = _agents(paths)
+    found = _agents(paths)
     try:
-        return process.run(lambda: _serve(settings, auth, token, agents, reports))
+        return process.run(lambda: _serve(settings, auth, token, found, reports))
     except Stopped:
         say("inbox stopped.")
         return failures.DONE
@@ -101,9 +101,9 @@ def _auth(
     return LocalToken(operator(), token), token
 
 
-def _agents(paths: Sequence[str]) -> dict[str, Agent]:
-    """By name. One that was only remembered, and cannot be loaded, is left out."""
-    found: dict[str, Agent] = {}
+def _agents(paths: Sequence[str]) -> dict[str, tuple[str, Agent]]:
+    """Paths and agents by name. One that was only remembered, and cannot be loaded, is left out."""
+    found: dict[str, tuple[str, Agent]] = {}
     for path in paths or remembered.recall_all(current().store):
         try:
             agent = remembered.load(path)
@@ -112,12 +112,16 @@ def _agents(paths: Sequence[str]) -> dict[str, Agent]:
                 raise
             say(f"note: {path} is left out: {error}")
             continue
-        found[agent.name] = agent
+        found[agent.name] = path, agent
     return found
 
 
 async def _serve(
-    settings: Settings, auth: Auth, token: str, agents: dict[str, Agent], reports: Path | None
+    settings: Settings,
+    auth: Auth,
+    token: str,
+    agents: dict[str, tuple[str, Agent]],
+    reports: Path | None,
 ) -> int:
     try:
         from fsm_agent.inbox.desk import Desk
@@ -135,7 +139,8 @@ async def _serve(
             keys=load_keys(without_password(store), address.folder),
             feeds=feeds_of(runtime, settings),
             settings=settings,
-            agents=agents,
+            agents={name: agent for name, (_, agent) in agents.items()},
+            paths={name: path for name, (path, _) in agents.items()},
             address=address,
             slack_secret=os.environ.get("FSM_AGENT_SLACK_SECRET", ""),
             reports=reports,

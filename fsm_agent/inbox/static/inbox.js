@@ -361,6 +361,31 @@ async function cancelMany(dialog) {
   await freshen();
 }
 
+// -- forks -------------------------------------------------------------------------------------------
+
+function openFork(button) {
+  const dialog = one("dialog#fork"), again = one("[data-fork-again]", dialog);
+  one("[data-fork-at]", dialog).textContent = dialog.dataset.at = button.dataset.fork;
+  again.textContent = `Has happened since, and may happen a second time: ${button.dataset.again}.`;
+  again.hidden = !button.dataset.again;
+  one("#fork-sure", dialog).checked = false;
+  one("[data-problem]", dialog).textContent = "";
+  // One id for as long as the dialog is open: a second try is the same fork.
+  dialog.dataset.id = `r-${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+  dialog.showModal();
+  one("#fork-say", dialog).focus();
+}
+
+async function fork(dialog) {
+  const problem = one("[data-problem]", dialog);
+  if (!one("#fork-sure", dialog).checked) { problem.textContent = "Say that it may happen anew."; one("#fork-sure", dialog).focus(); return; }
+  const body = { at: Number(dialog.dataset.at), run_id: dialog.dataset.id, say: one("#fork-say", dialog).value };
+  try {
+    const told = await send(`/v1/runs/${one("[data-run]").dataset.run}/fork`, body);
+    location.assign(`/runs/${told.run_id}`);
+  } catch (error) { problem.textContent = error.message; }
+}
+
 // -- what is clicked, sent and typed -----------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
@@ -373,6 +398,7 @@ document.addEventListener("click", (event) => {
   else if ("logout" in button.dataset) send("/logout", {}).then(() => location.assign("/inbox"));
   else if ("resume" in button.dataset) act(button, `/v1/runs/${run}/resume`, {}, "A worker looks at it next.");
   else if (button.dataset.revoke) act(button, `/v1/runs/${run}/consents/${button.dataset.revoke}/revoke`, {}, "Taken back.");
+  else if (button.dataset.fork) openFork(button);
   else if ("cancelMany" in button.dataset) openCancelMany();
   else if ("pickNone" in button.dataset) { for (const box of all("[data-pick]")) box.checked = false; tellPicked(); }
   else if ("cancel" in button.dataset) one("dialog#cancel").showModal();
@@ -396,6 +422,9 @@ document.addEventListener("submit", async (event) => {
     if (one("#cancel-id", form).value.trim() !== run) { one("[data-problem]", form).textContent = "This is not the run's id."; return; }
     form.closest("dialog").close();
     act(one("[data-cancel]"), `/v1/runs/${run}/cancel`, { reason: one("#cancel-reason", form).value }, "It ends at its next commit point.");
+  } else if (form.matches("[data-fork-form]")) {
+    event.preventDefault();
+    fork(form.closest("dialog"));
   } else if (form.matches("[data-cancel-many-form]")) {
     event.preventDefault();
     cancelMany(form.closest("dialog"));
