@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -26,6 +27,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = "operator"
     tenant: str | None = None  # None: every tenant
     aliases: tuple[str, ...] = ()  # other names of the same person
+    groups: tuple[str, ...] = ()  # whom else a request may be meant for, with this person
     is_ambient: bool = False  # a browser adds the credential by itself, also for other sites
 
     def may(self, action: Action) -> bool:
@@ -40,3 +42,8 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         """Whether `name` is this person, under whichever of their names."""
         who = identity(name)
         return bool(who) and who in {identity(each) for each in (self.name, *self.aliases)}
+
+    def is_among(self, names: Iterable[str]) -> bool:
+        """Whether one of `names` is this person or a group of theirs."""
+        asked = {identity(name) for name in names} - {""}
+        return any(identity(own) in asked for own in (self.name, *self.aliases, *self.groups))

@@ -58,6 +58,11 @@ async def list_approvals(request: Request, desk: Desk, actor: Actor) -> Response
     if state == "decided":
         found = [item for item in found if not item.is_open]
     found = [item for item in found if _fits(item, actor, query.get("assignee", ""))]
+    if asked := query.get("asked"):
+        if asked != "me":
+            raise Problem(422, "bad-query", "asked is me: of you, or of a group of yours.")
+        now_ms = desk.clock.wall_ms()
+        found = [i for i in found if actor.is_among(approvals.asked_by(i.request, now_ms))]
     if tool := query.get("tool"):
         found = [item for item in found if item.request.question.tool == tool]
     limit, after = _limit(query.get("limit", "50")), _cursor(query.get("cursor", ""))

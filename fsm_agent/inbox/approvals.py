@@ -82,6 +82,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
         return (_ORDER.index(self.risk), due_ms, self.request.opened_ms, self.id)
 
 
+def asked_by(request: Request, now_ms: int) -> list[str]:
+    """Whom the tool's author wants to be asked, and whom else by now."""
+    reached = [to for after_ms, to in request.question.escalation
+               if request.opened_ms + after_ms <= now_ms]  # fmt: skip
+    return [name for name in (request.question.to, *reached) if name]
+
+
 def plain(item: Item) -> dict[str, Any]:
     """The JSON of a request in a list."""
     r, q = item.request, item.request.question
@@ -109,6 +116,8 @@ def plain(item: Item) -> dict[str, Any]:
         "missing": item.missing,
         "votes": [{"verb": v.verb, "by": v.by, "at": v.at_ms} for v in r.votes],
         "comments": [{"by": c.by, "at": c.at_ms, "text": c.text} for c in r.comments],
+        "to": q.to or None,
+        "escalation": [{"to": to, "at": r.opened_ms + after} for after, to in q.escalation],
         "claimed_by": r.claimed_by or None,
         "decision": decision(r.ruling) if r.ruling else None,
         "run_status": item.head.status,

@@ -111,6 +111,7 @@ class Proxy:
     header: str
     secret: str = field(repr=False)
     tenant_header: str = ""
+    groups_header: str = ""  # names of groups with commas between them
     role: Role = "approver"
     operators: frozenset[str] = frozenset()
     mode: Literal["local", "users", "proxy"] = "proxy"
@@ -136,7 +137,20 @@ class Proxy:
                 return None  # never everybody's runs for want of a header
             tenant = tenants[0].strip()
         role: Role = "operator" if name in self.operators else self.role
-        return Actor(name=name, auth="proxy", role=role, tenant=tenant, is_ambient=True)
+        return Actor(
+            name=name,
+            auth="proxy",
+            role=role,
+            tenant=tenant,
+            groups=self._groups(request),
+            is_ambient=True,
+        )
+
+    def _groups(self, request: Request) -> tuple[str, ...]:
+        if not self.groups_header:
+            return ()
+        named = ",".join(request.headers.getlist(self.groups_header)).split(",")
+        return tuple(name.strip() for name in named if name.strip())
 
     def mark_of(self, actor: Actor) -> str:
         return ""

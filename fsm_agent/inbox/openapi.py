@@ -62,7 +62,7 @@ def _paths() -> dict[str, Any]:
     approval, run = "/v1/approvals/{approval_id}", "/v1/runs/{run_id}"
     return {
         "/v1/approvals": {"get": _operation("Requests, in the order to look at them", query=(
-            "state", "assignee", "run_id", "tool", "limit", "cursor"))},
+            "state", "assignee", "asked", "run_id", "tool", "limit", "cursor"))},
         approval: {"get": _operation("One request, with what helps to decide it")},
         f"{approval}/decision": {"post": _operation("Decide, once", DecisionBody, ("If-Match",))},
         f"{approval}/claim": {"post": _operation("Say that you look at it", NothingBody)},

@@ -33,9 +33,10 @@ from fsm_agent.telling.timeline import totals_of
 from fsm_agent.tools.approval import explain
 from fsm_agent.tools.rule import rule_of
 
-Filter = Literal["all", "mine", "unclaimed", "decided"]
+Filter = Literal["all", "asked", "mine", "unclaimed", "decided"]
 FILTERS: dict[Filter, str] = {
     "all": "Waiting",
+    "asked": "Asked of me",
     "unclaimed": "Nobody looks at it",
     "mine": "Claimed by me",
     "decided": "Decided by me",
@@ -55,7 +56,8 @@ async def inbox(request: Request, desk: Desk, actor: Actor) -> Response:
     if chosen == "decided" or not everything:
         # Of those there may be thousands: they are read where they are shown.
         everything = await approvals.items(desk, actor, is_open=False)
-    groups = {name: [i for i in everything if _is_in(name, i, actor)] for name in FILTERS}
+    now_ms = desk.clock.wall_ms()
+    groups = {name: [i for i in everything if _is_in(name, i, actor, now_ms)] for name in FILTERS}
     shown = groups.get(chosen, groups["all"])  # type: ignore[call-overload]
     if words:
         shown = [item for item in shown if words in _searched(item)]
@@ -69,11 +71,13 @@ async def inbox(request: Request, desk: Desk, actor: Actor) -> Response:
     )  # fmt: skip
 
 
-def _is_in(name: Filter, item: Item, actor: Actor) -> bool:
+def _is_in(name: Filter, item: Item, actor: Actor, now_ms: int) -> bool:
     request = item.request
     match name:
         case "all":
             return item.is_open
+        case "asked":
+            return item.is_open and actor.is_among(approvals.asked_by(request, now_ms))
         case "unclaimed":
             return item.is_open and not request.claimed_by
         case "mine":

@@ -50,6 +50,7 @@ def environment() -> Environment:
     }
     found.globals["asset"] = asset
     found.globals["time"] = _time
+    found.globals["clock"] = _clock
     return found
 
 
@@ -84,6 +85,13 @@ def _time(context: Context, at_ms: int) -> Markup:
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     iso = at.isoformat(timespec="milliseconds")
     return Markup('<time datetime="{}" data-ms="{}">{}</time>').format(iso, at_ms, _when(at_ms))
+
+
+def _clock(at_ms: int) -> Markup:
+    """A moment that stays one: the script of the page puts it into the person's own time."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    html = '<time datetime="{}" data-clock="{}">{} UTC</time>'
+    return Markup(html).format(at.isoformat(timespec="seconds"), at_ms, f"{at:%H:%M}")
 
 
 def _when(at_ms: int) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ class User(
     role: Role = "approver"
     tenant: str | None = None
     aliases: tuple[str, ...] = ()  # other names that runs may know this person by
+    groups: tuple[str, ...] = ()  # such as 'support': requests may be meant for one
     slack: str = ""  # their id in Slack, such as U024BE7LH
 
 
@@ -108,17 +110,26 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
-def add_user(file: Path, name: str, *, role: Role, tenant: str | None) -> str:
-    """Put a user in the file, or give a known one a new token; the token. Raises UsageError."""
+def add_user(
+    file: Path, name: str, *, role: Role, tenant: str | None, groups: Sequence[str] = ()
+) -> str:
+    """Put a user in the file, or give a known one a new token; the token. Without `groups` a known
+    one stays in theirs. Raises UsageError."""
     if not identity(name) or len(name) > 128:
         raise UsageError(f"{name!r} is not a name. Use 1 to 128 characters that can be seen.")
     users = dict(Users(file)._users) if file.exists() else {}
     token = secrets.token_urlsafe(32)
     known = users.get(identity(name))
-    fresh = User(name=name, token_sha256=token_digest(token), role=role, tenant=tenant)
+    fresh = User(
+        name=name, token_sha256=token_digest(token), role=role, tenant=tenant, groups=tuple(groups)
+    )
     if known:
         fresh = msgspec.structs.replace(
-            known, token_sha256=fresh.token_sha256, role=role, tenant=tenant
+            fresh,
+            name=known.name,
+            groups=fresh.groups or known.groups,
+            aliases=known.aliases,
+            slack=known.slack,
         )
     users[identity(name)] = fresh
     raw = msgspec.json.format(msgspec.json.encode(_File(list(users.values()))))
@@ -137,5 +148,6 @@ def actor_of(user: User, auth: str, *, is_ambient: bool = False) -> Actor:
         role=user.role,
         tenant=user.tenant,
         aliases=user.aliases,
+        groups=user.groups,
         is_ambient=is_ambient,
     )

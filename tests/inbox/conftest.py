@@ -31,6 +31,8 @@ PEOPLE = {
     "zeta-zoe": ("operator", "zeta"),
 }
 
+GROUPS = {"mia": ("Support",), "leo": ("leads", "support")}
+
 
 class HandClock:
     """A wall clock that stands until a test moves it."""
@@ -127,7 +129,13 @@ async def open_site(bench: Bench, tmp_path: Path) -> AsyncIterator[Opener]:
     async with AsyncExitStack() as stack:
         file = tmp_path / "users.json"
         tokens = {
-            name: add_user(file, name, role=role, tenant=tenant)  # type: ignore[arg-type]
+            name: add_user(
+                file,
+                name,
+                role=role,  # type: ignore[arg-type]
+                tenant=tenant,
+                groups=GROUPS.get(name, ()),
+            )
             for name, (role, tenant) in PEOPLE.items()
         }
 

@@ -24,6 +24,8 @@ from checkpoints.testing.servers import start_redis
 from fsm_agent import Agent, Runtime, tool
 from fsm_agent import ask as asks_on_terms
 from fsm_agent.errors import UsageError
+from fsm_agent.inbox.actors import Actor
+from fsm_agent.inbox.approvals import asked_by
 from fsm_agent.inbox.auth import StaticUsers
 from fsm_agent.inbox.links import make_link
 from fsm_agent.inbox.users import User, Users
@@ -724,3 +726,52 @@ async def test_a_fork_is_made_once_and_not_where_a_model_call_is_under_way(site:
     assert (told["tenant"], told["status"]) == ("acme", "ready")  # of the origin's tenant
     assert (await site.get("/v1/runs/other", "zeta-zoe")).status_code == 404
     assert len(await site.runtime.runs()) == 2
+
+
+@tool(approval=asks_on_terms(to="support", escalate={600: "LEADS"}))
+def close_account(customer: str) -> str:
+    """Close an account."""
+    return "closed"
+
+
+async def test_requests_are_found_by_whom_they_are_asked_of_by_now(open_site: Opener) -> None:
+    agent = Agent("desk", "Work.", tools=[close_account])
+    clock = HandClock()
+    site: Site = await open_site(
+        turns(ask(("close_account", {"customer": "Robin"})), finish()),
+        agents={"desk": agent},
+        clock=clock,
+    )
+    run_id = await site.runtime.start(agent, "go")
+    await site.runtime.work(run_id, agent)
+    (request,) = await site.runtime.requests(run_id)
+
+    async def asked(who: str) -> int:
+        return int((await site.get("/v1/approvals?asked=me", who)).json()["total"])
+
+    async def page(who: str) -> str:
+        return (await site.get("/inbox?show=asked", who, Accept="text/html")).text
+
+    clock.ms = request.opened_ms + 599_000
+    early = [await asked(who) for who in ("mia", "leo", "root")]
+    early_page = await page("mia")
+    clock.ms = request.opened_ms + 600_000
+    sent = {"name": "lea", "auth": "test"}
+    late_page = await page("leo")
+    detail = await site.get(f"/runs/{run_id}/asks/{request.ask_id}", Accept="text/html")
+    told = (await site.get(f"/v1/approvals/{run_id}.{request.ask_id}")).json()
+
+    assert early == [1, 1, 0]
+    assert "asked: support" in early_page
+    assert "LEADS" not in early_page
+    assert "asked: support, since <time" in late_page
+    assert "LEADS" in late_page
+    assert "asked: support, since <time" in detail.text
+    assert not Actor(**sent, groups=("ops",)).is_among(asked_by(request, clock.ms))
+    assert Actor(**sent, groups=("Leads ",)).is_among(asked_by(request, clock.ms))
+    assert not Actor(**sent, groups=("leads",)).is_among(asked_by(request, clock.ms - 1))
+    assert (told["to"], told["escalation"]) == (
+        "support", [{"to": "LEADS", "at": request.opened_ms + 600_000}],
+    )  # fmt: skip
+    assert "Nothing is asked of you by name" in await page("root")
+    assert (await site.get("/v1/approvals?asked=leo")).status_code == 422

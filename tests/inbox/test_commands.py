@@ -60,11 +60,13 @@ def test_the_inbox_lets_in_whoever_has_its_token_and_decides(cli: Cli) -> None:
 
 
 def test_people_of_a_file_are_added_with_a_token_that_is_shown_once(cli: Cli) -> None:
-    added = cli("inbox", "--users", "users.json", "--add", "mia", "--role", "operator")
+    added = cli("inbox", "--users", "users.json", "--add", "mia", "--role", "operator",
+                "--group", "support", "--group", "leads")  # fmt: skip
     token = added.out.strip()
 
     kept = (cli.folder / "users.json").read_text()
     assert token not in kept
+    assert '"groups": [' in kept
     assert (cli.folder / "users.json").stat().st_mode & 0o077 == 0
     with inbox(cli, "--users", "users.json", "--host", "0.0.0.0") as (client, told):
         assert told["auth"] == "users"

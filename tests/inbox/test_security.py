@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from checkpoints.model import RunId
 from fsm_agent import Agent, tool
+from fsm_agent import ask as asks_on_terms
 from fsm_agent.errors import UsageError
 from fsm_agent.inbox import app, reports
 from fsm_agent.inbox.arguments import argument_rows
@@ -136,6 +137,30 @@ async def test_row_1_a_proxy_is_believed_by_its_secret_only(open_site: Opener) -
         ("X-Proxy-Secret", secret),
     ]
     assert (await site.client.get("/v1/runs", headers=doubled)).status_code == 401
+
+
+async def test_row_1_a_proxy_names_the_groups_of_a_person(open_site: Opener) -> None:
+    secret, approval = "the proxy's own secret", asks_on_terms(to="support")
+    agent = Agent("desk", "Work.", tools=[tool(approval=approval)(gift)])
+    site: Site = await open_site(
+        turns(ask(("gift", {"x": 1})), finish()),
+        auth=Proxy("X-Email", secret, groups_header="X-Groups"),
+    )
+    await site.runtime.work(await site.runtime.start(agent, "go"), agent)
+
+    async def asked(**headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named |= {"X-Email": "mia", "X-Proxy-Secret": secret}
+        answer = await site.client.get("/v1/approvals?asked=me", headers=named)
+        return int(answer.json()["total"])
+
+    assert await asked(X_Groups="ops, Support") == 1
+    assert await asked(X_Groups="ops") == await asked() == 0
+
+
+def gift(x: int) -> str:
+    """Give something away."""
+    return "given"
 
 
 def test_row_1_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:

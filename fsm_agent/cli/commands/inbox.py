@@ -36,8 +36,10 @@ from fsm_agent.inbox.users import Users, add_user
     help="Of --add, and of people behind a proxy.  [default: approver]",
 )  # fmt: skip
 @click.option("--tenant", metavar="NAME", help="Of --add: whose runs they see.  [default: all]")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="Of --add: one of theirs.")
 @click.option("--proxy-header", metavar="NAME", help="A proxy logs people in, and names them here.")
 @click.option("--proxy-tenant-header", default="", metavar="NAME", help="…and their tenant here.")
+@click.option("--proxy-groups-header", default="", metavar="NAME", help="…and their groups.")
 @click.option("--operator", "operators", multiple=True, metavar="NAME", help="…who may do all.")
 @click.option("--agent", "paths", multiple=True, metavar="PATH:NAME", help="To check edits, show"
               " policies and start runs.  [default: those used with this store here]")  # fmt: skip
@@ -45,9 +47,9 @@ from fsm_agent.inbox.users import Users, add_user
 @common
 def inbox_command(
     host: str, port: int, base_url: str, hosts: tuple[str, ...], users: Path | None,
-    new_user: str | None, role: Role, tenant: str | None, proxy_header: str | None,
-    proxy_tenant_header: str, operators: tuple[str, ...], paths: tuple[str, ...],
-    reports: Path | None,
+    new_user: str | None, role: Role, tenant: str | None, groups: tuple[str, ...],
+    proxy_header: str | None, proxy_tenant_header: str, proxy_groups_header: str,
+    operators: tuple[str, ...], paths: tuple[str, ...], reports: Path | None,
 ) -> int:  # fmt: skip
     """Serve the web inbox: what waits for people, runs live, workers, policies, audit.
 
@@ -56,8 +58,9 @@ def inbox_command(
     what `fsm-agent worker` is for. Slack's buttons need FSM_AGENT_SLACK_SECRET.
     """
     if new_user is not None:
-        return _add(users, new_user, role, tenant)
-    auth, token = _auth(users, proxy_header, proxy_tenant_header, role, operators)
+        return _add(users, new_user, role, tenant, groups)
+    headers = (proxy_tenant_header, proxy_groups_header)
+    auth, token = _auth(users, proxy_header, headers, role, operators)
     check_exposure(host, has_auth=auth.mode != "local")
     settings = Settings(host=host, port=port, base_url=base_url, allowed_hosts=hosts)
     found = _agents(paths)
@@ -68,10 +71,12 @@ def inbox_command(
         return failures.DONE
 
 
-def _add(users: Path | None, name: str, role: Role, tenant: str | None) -> int:
+def _add(
+    users: Path | None, name: str, role: Role, tenant: str | None, groups: Sequence[str]
+) -> int:
     if users is None:
         raise click.UsageError("--add needs --users FILE.")
-    token = add_user(users, name, role=role, tenant=tenant)
+    token = add_user(users, name, role=role, tenant=tenant, groups=groups)
     if current().is_json:
         put(asjson.line({"event": "user", "name": name, "role": role, "token": token}))
     else:
@@ -81,9 +86,14 @@ def _add(users: Path | None, name: str, role: Role, tenant: str | None) -> int:
 
 
 def _auth(
-    users: Path | None, header: str | None, tenant_header: str, role: Role, operators: Sequence[str]
+    users: Path | None,
+    header: str | None,
+    more: tuple[str, str],
+    role: Role,
+    operators: Sequence[str],
 ) -> tuple[Auth, str]:
-    """How people log in, and the token to print where it is this one person."""
+    """How people log in, and the token to print where it is this one person. `more` are the
+    headers of a person's tenant and groups."""
     if users and header:
         raise click.UsageError("give one of --users and --proxy-header.")
     if users:
@@ -96,7 +106,7 @@ def _auth(
                 " proxy sends as X-Proxy-Secret.",
                 USAGE,
             )
-        return Proxy(header, secret, tenant_header, role, frozenset(operators)), ""
+        return Proxy(header, secret, *more, role, frozenset(operators)), ""
     token = secrets.token_urlsafe(32)
     return LocalToken(operator(), token), token
 

@@ -42,6 +42,11 @@ function tellTimes(from = document) {
     time.title = new Date(at).toLocaleString();
     time.textContent = since(at);
   }
+  for (const time of all("time[data-clock]", from)) {
+    const at = new Date(Number(time.dataset.clock)), isNear = Math.abs(at - Date.now()) < 12 * 3600e3;
+    time.title = at.toLocaleString();
+    time.textContent = at.toLocaleString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(isNear ? {} : { day: "numeric", month: "short" }) });
+  }
   for (const left of all("[data-deadline]", from)) left.classList.toggle("warn", Number(left.dataset.deadline) - Date.now() < 15 * 60e3);
   const ask = one("[data-ask]");
   const rerun = ask && one("[data-verb=rerun]", ask);
