@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         terminate,
         tool,
         tool_from,
+        with_files,
         with_sources,
     )
     from fsm_agent.tools.ask_user import ask_user
@@ -82,6 +83,7 @@ _HOMES = {
     "terminate": "fsm_agent.tools",
     "tool": "fsm_agent.tools",
     "tool_from": "fsm_agent.tools",
+    "with_files": "fsm_agent.tools",
     "with_sources": "fsm_agent.tools",
     "Webhook": "fsm_agent.notify.webhook",
     "ask": "fsm_agent.tools",
@@ -130,6 +132,7 @@ __all__ = [
     "terminate",
     "tool",
     "tool_from",
+    "with_files",
     "with_sources",
 ]
 

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from fsm_agent.context.tokens import CHARS_PER_TOKEN, tokens_of
-from fsm_agent.run.content import AssistantMessage, Message, NoteMessage, UserMessage
+from fsm_agent.run.content import (
+    AssistantMessage,
+    FilesMessage,
+    Message,
+    NoteMessage,
+    UserMessage,
+)
 from fsm_agent.run.delta import Carried
 from fsm_agent.run.record import Run, message_size
 from fsm_agent.tools.results import shortened
@@ -36,6 +42,8 @@ def carried(before: Run, agent: Agent) -> Carried:
 
 def _words(run: Run, agent: Agent) -> Iterator[Message]:
     for message in run.messages:
+        if isinstance(message, FilesMessage) and message.is_from_tools:
+            continue  # like their results
         if isinstance(message, UserMessage):
             yield UserMessage(message.text)  # pictures stay with the run that they were given to
         elif isinstance(message, AssistantMessage) and message.label in agent.capability.spoken:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsm_agent.run.content import AssistantMessage, Message, NoteMessage, ToolMessage
+from fsm_agent.run.content import AssistantMessage, FilesMessage, Message, NoteMessage, ToolMessage
 from fsm_agent.run.delta import Cut
 from fsm_agent.run.record import Run
 
@@ -42,5 +42,7 @@ def _told(message: Message) -> str:
             return f"- result of {message.name} ({message.status}): {text}"
         case NoteMessage():
             return f"- runtime: {shortened(message.text, 400)}"
+        case FilesMessage() if message.is_from_tools:
+            return f"- files of tools: {shortened(message.text, MOST_RESULT_CHARS)}"
         case _:
             return f"- user: {shortened(message.text, 2_000)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from fsm_agent.run.content import Message, NoteMessage, ToolMessage, UserMessage
+from fsm_agent.run.content import FilesMessage, Message, NoteMessage, ToolMessage, UserMessage
 from fsm_agent.run.delta import Cut, Summarised
 from fsm_agent.run.record import Run, message_size
 
@@ -109,7 +109,7 @@ class Window:
     def _is_pinned(self, run: Run, group: tuple[int, int]) -> bool:
         first, *results = run.messages[group[0] : group[1]]
         if isinstance(first, UserMessage):
-            return True
+            return not _is_of_tools(first)
         names = {message.name for message in results if isinstance(message, ToolMessage)}
         return bool(names.intersection(self._context.pin_tools))
 
@@ -165,14 +165,26 @@ class Window:
         """A message as the view has it: perhaps in short."""
         message = run.messages[index]
         most = cut.most_chars
-        if isinstance(message, ToolMessage):
+        if isinstance(message, ToolMessage) or _is_of_tools(message):
             if index < cut.trim:
                 most = min(most or self._context.trimmed_chars, self._context.trimmed_chars)
+                message = _without_pictures(message)
         elif isinstance(message, UserMessage) and not run.most_tokens:
             return message
         if not most or len(message.text) <= most:
             return message
         return replace(message, text=shortened(message.text, most))
+
+
+def _is_of_tools(message: Message) -> bool:
+    return isinstance(message, FilesMessage) and message.is_from_tools
+
+
+def _without_pictures(message: Message) -> Message:
+    """Old pictures of tools go, as old results are shortened: each costs as much as a page."""
+    if not isinstance(message, FilesMessage) or not message.pictures:
+        return message
+    return UserMessage(f"[The pictures of these files are not shown any more.]\n{message.text}")
 
 
 def _groups(messages: Sequence[Message], start: int) -> Iterator[tuple[int, int]]:

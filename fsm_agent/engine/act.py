@@ -41,6 +41,7 @@ from .children import Stuck, Waits, cancel_children, work_on_child
 from .deps import Deps
 from .ending import ending
 from .expiry import expire_due, soonest_s
+from .files import cleaned, enclose
 from .host import HostFailed, ask_host
 from .mail import take_mail
 from .outcome import Move, Outcome, Park
@@ -438,7 +439,13 @@ class _Batch:
             return (self._session.ask(pause.asked, pause.question),)
         shown = fitted(run, call_id, result, self._agent.batch_output_chars)
         blob = await self._put_blob(shown.full) if shown.full is not None else ""
-        facts = facts_of(call_id, msgspec.structs.replace(result, text=shown.text), blob)
+        files, notes = await enclose(
+            self._session, self._agent, self._deps, run.call(call_id), result.files
+        )
+        # The answer of a run has no words but the tool's own.
+        told = (shown.text,) if result.ends else filter(None, (shown.text, notes))
+        result = msgspec.structs.replace(result, text="\n".join(told))
+        facts = facts_of(call_id, result, blob, files)
         return await self._as_told_by_host(facts)
 
     async def _as_told_by_host(self, facts: tuple[AnyDelta, ...]) -> tuple[AnyDelta, ...]:
@@ -456,16 +463,10 @@ class _Batch:
             return facts
         return facts if said is None else (*details, msgspec.structs.replace(settled, text=said))
 
-    def _clean(self, data: bytes) -> bytes:
-        """A whole output without secrets; bytes that are no text stay as they are."""
-        try:
-            return self._deps.clean_words(data.decode()).encode()
-        except UnicodeDecodeError:
-            return data
-
     async def _put_blob(self, data: bytes) -> str:
         try:
-            return await self._deps.store.put_blob(self._session.lease.run_id, self._clean(data))
+            run_id = self._session.lease.run_id
+            return await self._deps.store.put_blob(run_id, cleaned(self._deps, data))
         except (EntryTooLarge, StoreUnavailable):
             return ""  # what the model is shown matters more than the whole of it
 

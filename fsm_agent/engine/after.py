@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fsm_agent.run.content import ResultStatus
-from fsm_agent.run.delta import AnyDelta, Detailed, Settled
+from fsm_agent.run.content import File, ResultStatus
+from fsm_agent.run.delta import AnyDelta, Detailed, Enclosed, Settled
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.tools.dispatch import Result
 from fsm_agent.tools.registry import MIN_OUTPUT_CHARS
@@ -17,14 +17,18 @@ FAILURES: tuple[ResultStatus, ...] = (
 MAX_REASON_CHARS = 160
 
 
-def facts_of(call_id: str, result: Result, blob: str) -> tuple[AnyDelta, ...]:
+def facts_of(
+    call_id: str, result: Result, blob: str, files: tuple[File, ...] = ()
+) -> tuple[AnyDelta, ...]:
     """The result as it goes on record, with what there is to it besides its text."""
     detail = Detailed(
         call_id, result.ends, result.arguments, result.sources, result.spent_tokens,
         result.raised, result.spent_micros,
     )  # fmt: skip
     settled = Settled(call_id, result.status, result.text, result.took_ms, blob)
-    return (settled,) if detail == Detailed(call_id) else (detail, settled)
+    details = () if detail == Detailed(call_id) else (detail,)
+    enclosed = (Enclosed(call_id, files),) if files else ()
+    return (*details, *enclosed, settled)
 
 
 def fitted(run: Run, call_id: str, result: Result, batch_chars: int) -> Shown:

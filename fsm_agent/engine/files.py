@@ -7,10 +7,11 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from checkpoints.errors import EntryTooLarge
+from checkpoints.errors import EntryTooLarge, StoreUnavailable
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.errors import MissingSetting, ProviderError
 from fsm_agent.llm.model import Transcriber
+from fsm_agent.observations.given import safe_name
 from fsm_agent.observations.read import read
 from fsm_agent.observations.reading import shown
 from fsm_agent.observations.sniff import sniff
@@ -26,16 +27,59 @@ from fsm_agent.run.content import (
     clean_text,
 )
 from fsm_agent.run.delta import Reserved
+from fsm_agent.run.record import OpenCall
 from fsm_agent.run.state import Trigger
+from fsm_agent.tools.attachments import Attachment
 
 from .costs import has_room, sane
 from .deps import Deps
 from .session import Session
 
+MAX_NAME_NOTE = 300  # characters of what is told of one file
+
 TOKENS_A_SECOND = 12  # of sound, roughly what is billed for it with its words
 TRANSCRIPT_TOKENS = 500  # set aside besides
 TRANSCRIPT_CONFIDENCE = 75
 UNKNOWN_SECONDS = 600.0
+
+
+async def enclose(
+    session: Session, agent: Agent, deps: Deps, call: OpenCall, given: Sequence[Attachment]
+) -> tuple[tuple[File, ...], str]:
+    """Keep the files of a call's result beside the run, and what the model is told of them at once.
+
+    What is in them is read in OBSERVE, like what a person gave. Never an error: the tool has run.
+    """
+    limits = agent.file_limits
+    room = limits.files - sum(len(other.files) for other in session.run.calls)
+    kept: list[File] = []
+    notes = []
+    for file in given:
+        name, problem = safe_name(clean_text(file.name)), clean_text(file.problem)
+        size_bytes = len(file.data)
+        if not problem and len(kept) >= room:
+            problem = f"the results of one turn have at most {limits.files} files"
+        elif size_bytes > limits.file_bytes:
+            problem = f"it has {size_bytes:,} bytes, at most {limits.file_bytes:,} are taken"
+        if not problem:
+            data = cleaned(deps, file.data)
+            try:
+                digest = await deps.store.put_blob(session.lease.run_id, data)
+            except (EntryTooLarge, StoreUnavailable) as error:
+                problem = _cause(error)
+            else:
+                kept.append(File(name, digest, len(data), origin=call.call.name))
+        what = f"not here: {problem}" if problem else f"{size_bytes:,} bytes, shown below"
+        notes.append(f"[file {name}: {what}"[:MAX_NAME_NOTE] + "]")
+    return tuple(kept), "\n".join(notes)
+
+
+def cleaned(deps: Deps, data: bytes) -> bytes:
+    """A text without secrets; bytes that are no text stay as they are."""
+    try:
+        return deps.clean_words(data.decode()).encode()
+    except UnicodeDecodeError:
+        return data
 
 
 async def perceive(
@@ -47,6 +91,8 @@ async def perceive(
     goes on record first, and the usage that is returned settles it. Raises Interrupted if a cancel
     request came.
     """
+    if any(groups):
+        await session.flush()  # reading takes its time: what came before must not wait for it
     parts = [[await _read(session, agent, deps, file) for file in group] for group in groups]
     sounds = [part for group in parts for part in group if _is_heard(part)]
     if not sounds:

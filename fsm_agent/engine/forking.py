@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -13,7 +13,16 @@ from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.errors import UsageError
 from fsm_agent.run import codec
-from fsm_agent.run.delta import Delegated, Forked, Intended, Settled
+from fsm_agent.run.delta import (
+    AnyDelta,
+    Delegated,
+    Enclosed,
+    Forked,
+    Given,
+    Intended,
+    Perceived,
+    Settled,
+)
 from fsm_agent.run.record import Record, Run, replay
 
 from .session import snapshot_of
@@ -112,17 +121,25 @@ def _op_of(forked: Forked) -> str:
 
 
 async def _copy_blobs(store: Store, origin: RunId, run_id: RunId, kept: Iterable[Record]) -> None:
-    digests = dict.fromkeys(
-        delta.blob
-        for record in kept
-        for delta in record.deltas
-        if isinstance(delta, Settled) and delta.blob
-    )
-    for digest in digests:
+    digests = (d for record in kept for delta in record.deltas for d in _digests(delta))
+    for digest in dict.fromkeys(digests):
         data = await store.get_blob(origin, digest)
         if data is not None:
             with suppress(EntryTooLarge):  # a lower cap than once: what the model saw is there
                 await store.put_blob(run_id, data)
+
+
+def _digests(delta: AnyDelta) -> Iterator[str]:
+    """The blobs that a fact speaks of."""
+    match delta:
+        case Settled(blob=digest) if digest:
+            yield digest
+        case Given(files=files) | Enclosed(files=files):
+            yield from (file.digest for file in files)
+        case Perceived(parts=parts):
+            for part in parts:
+                yield part.file.digest
+                yield from (picture.digest for picture in part.pictures)
 
 
 def _told(

@@ -79,11 +79,12 @@ PartKind = Literal["text", "image", "pdf", "audio", "video", "unknown"]
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A file that somebody gave, not read yet. Its bytes are a blob of the run."""
+    """A file that somebody or a tool gave, not read yet. Its bytes are a blob of the run."""
 
     name: str
     digest: str
     size_bytes: int
+    origin: str = ""  # the tool whose result it came with; '': a person gave it
 
 
 class Picture(msgspec.Struct, frozen=True, array_like=True):
@@ -107,7 +108,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesMessage(UserMessage, frozen=True, array_like=True, tag="files"):
-    """Files of a user, in words. Pictures are put in when the model is asked."""
+    """Files of a user or of tools, in words. Pictures are put in when the model is asked."""
 
     parts: tuple[Part, ...] = ()
 
@@ -115,6 +116,11 @@ class FilesMessage(UserMessage, frozen=True, array_like=True, tag="files"):
     def pictures(self) -> tuple[Picture, ...]:
         """Those of all parts."""
         return tuple(picture for part in self.parts for picture in part.pictures)
+
+    @property
+    def is_from_tools(self) -> bool:
+        """Whether nobody but tools gave them: then no person said anything here."""
+        return bool(self.parts) and all(part.file.origin for part in self.parts)
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, array_like=True, tag="assistant"):

@@ -345,6 +345,14 @@ class Detailed(Delta, frozen=True, tag="detailed"):
     spent_micros: int = 0
 
 
+class Enclosed(Delta, frozen=True, tag="enclosed"):
+    """Files that came with a call's result, to be read before the next turn. Before its Settled,
+    in the same entry."""
+
+    call_id: str
+    files: tuple[File, ...]
+
+
 class Settled(Delta, frozen=True, tag="settled"):
     """The one result of a call, as the model will see it."""
 
@@ -438,4 +446,5 @@ AnyDelta = (
     | Detailed | Settled | Hinted | Finalising | Answered | Failed | Reserved | Charged | Assessed
     | Barred | Criticised | Cut | Summarised | Given | Perceived | Noticed | Filed | Commented
     | Versioned | Forked | Withheld | Carried | Entered | Planned | Stepped | Raised | Proposed
+    | Enclosed
 )  # fmt: skip

@@ -10,7 +10,8 @@ UNSURE = 70  # percent of confidence below which the model is told to ask
 def in_words(part: Part) -> str:
     """What a file is, what is in it, and how far that can be relied on."""
     name = part.file.name
-    told = [f"file {name}", part.media_type, f"{part.file.size_bytes:,} bytes"]
+    whence = f" with the result of {part.file.origin}" if part.file.origin else ""
+    told = [f"file {name}{whence}", part.media_type, f"{part.file.size_bytes:,} bytes"]
     told += [f"{fact.replace('_', ' ')} {value}" for fact, value in part.facts.items()]
     lines = [f"[{', '.join(told)}]"]
     if part.problem:

@@ -41,6 +41,7 @@ from .delta import (
     Cut,
     Delegated,
     Detailed,
+    Enclosed,
     Entered,
     Failed,
     Filed,
@@ -124,6 +125,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     result: Settled | None = None
     delegated: Delegated | None = None
     detail: Detailed | None = None
+    files: tuple[File, ...] = ()  # that came with the result
     is_proposed: bool = False  # the model did not write it as a call: see Proposed
     origin: str = ""  # the run in which `intent` was started, where this one is a fork of it
     asked: str = ""  # what the tool itself asked in that run
@@ -179,7 +181,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     rulings: int = 0
     consents: tuple[Consented, ...] = ()  # that hold
     so_far: dict[str, SoFar] = {}  # by tool
-    unread: tuple[File, ...] = ()  # files that came with the task
+    unread: tuple[File, ...] = ()  # files that came with the task, or with results
     signals: tuple[str, ...] = ()  # ids of words already taken from the mailbox
     takeovers: int = 0
     answer: Answered | None = None
@@ -431,6 +433,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             return _with_call(run, replace(run.call(delta.call_id), delegated=delta))
         case Detailed():
             return _fold_detail(run, delta)
+        case Enclosed():
+            return _with_call(run, replace(run.call(delta.call_id), files=delta.files))
         case Settled():
             return _fold_result(run, delta)
         case Hinted():
@@ -598,7 +602,11 @@ def _fold_result(run: Run, result: Settled) -> Run:
     for call in run.calls:
         run = _say(run, _told(call))
         sources += call.detail.sources if call.detail else ()
-    run = replace(run, sources=tuple(dict.fromkeys(sources))[:MAX_SOURCES])
+    run = replace(
+        run,
+        sources=tuple(dict.fromkeys(sources))[:MAX_SOURCES],
+        unread=(*run.unread, *(file for call in run.calls for file in call.files)),
+    )
     if run.unsaid:
         run = replace(_say(run, UserMessage(run.unsaid)), unsaid="")
     failed = all(c.result and c.result.status in ("error", "timeout") for c in run.calls)
@@ -608,9 +616,10 @@ def _fold_result(run: Run, result: Settled) -> Run:
 def _with_results(run: Run) -> Run:
     """The results belong to the step that asked for them, if nobody spoke in between."""
     results = tuple(call.result for call in run.calls if call.result)
+    files = tuple((call.call.call_id, file.digest) for call in run.calls for file in call.files)
     if not run.steps or run.steps[-1].reply is not run.last:
         return run
-    return replace(run, steps=(*run.steps[:-1], Step(run.steps[-1].reply, results)))
+    return replace(run, steps=(*run.steps[:-1], Step(run.steps[-1].reply, results, files)))
 
 
 def _told(call: OpenCall) -> Message:

@@ -59,13 +59,14 @@ class Step:
 
     reply: Replied
     results: tuple[Settled, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()  # that came with results: id of the call, digest
 
     @cached_property
     def did(self) -> tuple[Did, ...]:
         """The calls that have a result, in their order."""
         results = {result.call_id: result for result in self.results}
         return tuple(
-            _did(call, result)
+            _did(call, result, [d for call_id, d in self.files if call_id == call.call_id])
             for call in self.reply.calls
             if (result := results.get(call.call_id)) is not None
         )
@@ -112,13 +113,15 @@ class Step:
         return likeness(self.sketch, other.sketch) >= ALIKE
 
 
-def _did(call: Call, result: Settled) -> Did:
+def _did(call: Call, result: Settled, files: Sequence[str]) -> Did:
     text = stable(shortened(result.text))
+    # Another picture under the same words is another result.
+    told = " ".join((result.status, str(len(result.text) // 64), text, *files))
     return Did(
         tool=call.name,
         # Another number does not make another call of one that runs out of time each time.
         what=what(call, without_numbers=result.status == "timeout"),
-        outcome=zlib.crc32(f"{result.status} {len(result.text) // 64} {text}".encode()),
+        outcome=zlib.crc32(told.encode()),
         sketch=sketch(text),
         is_failure=result.status in FAILED,
     )

@@ -23,6 +23,7 @@ from fsm_agent.run.delta import (
     Cut,
     Delegated,
     Detailed,
+    Enclosed,
     Entered,
     Failed,
     Filed,
@@ -165,6 +166,9 @@ class Story:
             case Given():
                 names = ", ".join(one_line(file.name, 64) for file in delta.files)
                 return [Line("created", f"with {names}")]
+            case Enclosed():
+                names = ", ".join(one_line(file.name, 64) for file in delta.files)
+                return [Line("act", f"{self.names((delta.call_id,))} gave {names}")]
             case Perceived():
                 return [self._perceived(part) for part in delta.parts]
             case Began():

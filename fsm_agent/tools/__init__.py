@@ -1,5 +1,6 @@
 """Functions that a model may call: what they take, what they do to the world, how they run."""
 
+from .attachments import with_files
 from .context import ToolContext
 from .effects import cannot_tell, done, keyed, not_done, probed
 from .foreign import tool_from
@@ -27,5 +28,6 @@ __all__ = [
     "terminate",
     "tool",
     "tool_from",
+    "with_files",
     "with_sources",
 ]

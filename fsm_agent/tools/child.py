@@ -24,11 +24,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .attachments import to_plain
 from .context import ToolContext
 from .dispatch import is_worth_a_retry
 from .outcomes import opened
 from .registry import Tool, tool
-from .results import CannotShow, cause_of, text_of
+from .results import CannotShow, cause_of, text_with
 from .running import Ended
 
 PR_SET_PDEATHSIG = 1
@@ -132,11 +133,12 @@ def _told(value: Any) -> dict[str, Any]:
         "ends": found.ends,
         "why_partial": found.why_partial,
         "sources": [[s.title, s.url, s.span] for s in found.sources],
+        "files": to_plain(found.files),
     }
     if found.pause:
         return told | {"question": found.pause.question, "options": list(found.pause.options)}
     try:
-        return told | {"text": text_of(found.value)}
+        return told | {"text": text_with(found.value, found.files)}
     except CannotShow as error:
         return {"cannot_show": str(error)}
 

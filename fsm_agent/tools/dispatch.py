@@ -16,13 +16,14 @@ from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.run.content import Source
 
 from .arguments import Bound
+from .attachments import Attachment
 from .context import ToolContext, in_call
 from .effects import Idempotent, Keyed, Read
 from .fallback import smaller
 from .outcomes import Opened, Pause, opened
 from .process import run_in_process
 from .registry import Tool
-from .results import MAX_CAUSE_CHARS, CannotShow, Died, Reported, cause_of, show
+from .results import MAX_CAUSE_CHARS, CannotShow, Died, Reported, cause_of, show, text_with
 from .running import Ended, start
 
 GRACE_S = 1.0  # to end by itself, once cancelled
@@ -71,6 +72,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     spent_tokens: int = 0  # by a child run
     raised: tuple[str, ...] = ()  # questions that a child run hands up
     spent_micros: int = 0
+    files: tuple[Attachment, ...] = ()
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -297,7 +299,7 @@ def shown_result(tool: Tool[..., Any], value: Any, took_ms: int, attempts: int) 
         )
     try:
         limit = MAX_ANSWER_CHARS if found.ends else tool.max_output_chars
-        shown = show(found.value, limit)
+        shown = show(text_with(found.value, found.files), limit)
     except CannotShow as error:
         return _not_shown(tool, error, took_ms, attempts)
     text = shown.text
@@ -311,6 +313,7 @@ def shown_result(tool: Tool[..., Any], value: Any, took_ms: int, attempts: int) 
         attempts=attempts,
         ends=found.ends,
         sources=found.sources,
+        files=found.files,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import base64
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import msgspec
 from fsm_agent.errors import BadAgent
 from fsm_agent.run.content import Source, clean_text
 
+from .attachments import Attachable, Attachment, with_files
 from .context import is_in_call
 from .effects import Effect, Idempotent, Read, Unsafe, effect_named
 from .foreign import foreign_signature
@@ -273,13 +275,17 @@ def _one(error: BaseException) -> BaseException:
 
 
 def _value(result: Any) -> Any:
-    """A result as ours: text where there is text, data where there is not, links as sources."""
+    """A result as ours: text or data, pictures and other bytes as files, links as sources."""
     blocks = getattr(result, "content", None) or []
     texts = [text for block in blocks if (text := _text(block))]
     if getattr(result, "is_error", False):
         raise Reported("\n".join(texts) or "the server gave no reason", may_pass=False)
     structured = getattr(result, "structured_content", None)
-    value = "\n".join(texts) if texts else structured
+    files = [file for block in blocks if (file := _file(block))]
+    # Beside bytes, data without text would be those bytes once more.
+    value: Any = "\n".join(texts) if texts or files else structured
+    if files:
+        value = with_files(value or None, *files)
     sources = [
         Source(str(block.title or block.name), str(block.uri))
         for block in blocks
@@ -292,16 +298,28 @@ def _text(block: Any) -> str:
     match block.type:
         case "text":
             return str(block.text)
-        case "image" | "audio":
-            return (
-                f"[{block.type} {block.mime_type}, {len(block.data) * 3 // 4:,} bytes, not shown]"
-            )
         case "resource_link":
             return f"[{block.title or block.name}: {block.uri}]"
         case "resource":
             text = getattr(block.resource, "text", None)
-            return str(text) if text is not None else f"[{block.resource.uri}, not text]"
+            return str(text) if text is not None else ""
+        case "image" | "audio":
+            return ""
     return f"[{block.type}, not shown]"
+
+
+def _file(block: Any) -> Attachable | Attachment | None:
+    """The bytes of a block that is no text, under a name; None where it has none."""
+    if block.type in ("image", "audio"):
+        name, data = f"{block.type}.{block.mime_type.rpartition('/')[2] or 'bin'}", block.data
+    elif block.type == "resource" and getattr(block.resource, "text", None) is None:
+        name, data = str(block.resource.uri), block.resource.blob
+    else:
+        return None
+    try:
+        return name, base64.b64decode(data, validate=True)
+    except ValueError:
+        return Attachment(name, problem="its bytes are no base64")
 
 
 # -- the thread -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a tool may return besides a value: the run's end, a question, half a result, sources."""
+"""What a tool may return besides a value: an end, a question, half a result, sources, files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from fsm_agent.run.content import Source, clean_text
+
+from .attachments import Attached, Attachment, taken
 
 MAX_SOURCES = 50  # of one result
 MAX_TITLE_CHARS = 300
@@ -82,6 +84,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     ends: bool = False
     pause: Pause | None = None
     sources: tuple[Source, ...] = ()
+    files: tuple[Attachment, ...] = ()
 
 
 def opened(value: Any) -> Opened:
@@ -97,6 +100,9 @@ def opened(value: Any) -> Opened:
             case Sourced(result, sources):
                 every = (*found.sources, *sources)[:MAX_SOURCES]
                 found = msgspec.structs.replace(found, value=result, sources=every)
+            case Attached(result, files):
+                every_file = taken((*found.files, *files))
+                found = msgspec.structs.replace(found, value=result, files=every_file)
             case Pause() as question:
                 return Opened(pause=question, sources=found.sources)
             case _:

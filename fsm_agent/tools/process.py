@@ -16,6 +16,7 @@ import msgspec
 
 from fsm_agent.run.content import Source
 
+from .attachments import from_plain
 from .context import ToolContext
 from .isolation import Place, Resources, place_of
 from .outcomes import Opened, Pause
@@ -213,5 +214,9 @@ def _opened(said: dict[str, Any]) -> Opened:
     if "question" in said:
         return Opened(pause=Pause(said["question"], tuple(said["options"])), sources=sources)
     return Opened(
-        value=said["text"], why_partial=said["why_partial"], ends=said["ends"], sources=sources
+        value=said["text"],
+        why_partial=said["why_partial"],
+        ends=said["ends"],
+        sources=sources,
+        files=from_plain(said["files"]),
     )

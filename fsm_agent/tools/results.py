@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from fsm_agent.run.content import clean_text
+
+from .attachments import Attachment
 
 MAX_CAUSE_CHARS = 500
 MAX_FULL_BYTES = 64 * 2**20
@@ -50,13 +53,21 @@ def show(value: Any, max_chars: int) -> Shown:
     return Shown(shortened(text, max_chars), _kept(text))
 
 
+def text_with(value: Any, files: Sequence[Attachment]) -> str:
+    """The text of a result with files: it may be nothing else. Raises CannotShow."""
+    return "" if value is None and files else text_of(value)
+
+
 def text_of(value: Any) -> str:
     if value is None:
         return "(no result)"
     if isinstance(value, str):
         return str.__str__(value)  # a subclass may have ideas of its own
     if isinstance(value, bytes | bytearray | memoryview):
-        raise CannotShow("it returned bytes. Return text, or bytes inside a dict (sent as base64)")
+        raise CannotShow(
+            "it returned bytes. Return text, with_files(text, (name, bytes)) for a file, or bytes"
+            " inside a dict (sent as base64)"
+        )
     if inspect.iscoroutine(value):
         value.close()
         raise CannotShow("it returned a coroutine. Declare the tool with `async def`")

@@ -19,6 +19,7 @@ from fsm_agent import Agent, McpServer, ToolContext, mcp_servers, mcp_tools, too
 from fsm_agent.errors import BadAgent
 from fsm_agent.run.content import Source
 from fsm_agent.tools.arguments import Refused
+from fsm_agent.tools.attachments import Attachment
 from fsm_agent.tools.dispatch import Result, run_call
 from tests.conftest import Bench, ask, finish, results, turns
 
@@ -96,6 +97,17 @@ async def test_an_agent_uses_them_in_a_run_and_links_become_sources(bench: Bench
         "success", "success", "error",
     ]  # fmt: skip
     assert result.sources == (Source("Page 1", "http://p/1"),)
+
+
+async def test_pictures_and_bytes_of_a_server_are_files(plain: dict[str, Any]) -> None:
+    found = await call(plain["pictures"])
+
+    assert (found.status, found.text) == ("success", "")
+    assert found.files == (
+        Attachment("image.png", b"\x89PNG\r\n\x1a\n"),
+        Attachment("image.png", problem="its bytes are no base64"),
+        Attachment("file:///out/notes.bin", b"\0\1\2"),
+    )
 
 
 def test_a_tool_is_unsafe_unless_the_operator_says_otherwise(

@@ -11,7 +11,16 @@ import sys
 import time
 from typing import Any
 
-from fsm_agent.tools import ToolContext, keyed, partial, pause, terminate, tool, with_sources
+from fsm_agent.tools import (
+    ToolContext,
+    keyed,
+    partial,
+    pause,
+    terminate,
+    tool,
+    with_files,
+    with_sources,
+)
 from fsm_agent.tools.isolation import Resources
 
 SMALL = Resources(cpu_s=2, memory_mb=256, file_mb=1, processes=8, env=("FSM_SEEN",))
@@ -33,6 +42,11 @@ async def add_async(a: int, ctx: ToolContext) -> list[Any]:
     await asyncio.sleep(0)
     ctx.progress(f"adding {a}")
     return [a, ctx.idempotency_key, ctx.call_id, ctx.attempt, 0 < ctx.remaining_s() < 10]
+
+
+@isolated()
+def draw() -> Any:
+    return with_files("drawn", ("a.bin", bytes(range(256))), "/nowhere/b.bin")
 
 
 @isolated()

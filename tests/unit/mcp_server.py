@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 
 from mcp.server import MCPServer
-from mcp.types import ResourceLink, TextContent, ToolAnnotations
+from mcp.types import (
+    BlobResourceContents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolAnnotations,
+)
 
 server = MCPServer("test")
 
@@ -57,6 +64,16 @@ def links() -> list[TextContent | ResourceLink]:
     return [
         TextContent(type="text", text="two pages"),
         ResourceLink(type="resource_link", name="Page 1", uri="http://p/1"),
+    ]
+
+
+@server.tool(structured_output=False)
+def pictures() -> list[ImageContent | EmbeddedResource]:
+    blob = BlobResourceContents(uri="file:///out/notes.bin", blob="AAEC", mime_type="x/y")
+    return [
+        ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png"),
+        ImageContent(type="image", data="!no base64", mime_type="image/png"),
+        EmbeddedResource(type="resource", resource=blob),
     ]
 
 

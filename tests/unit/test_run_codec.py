@@ -46,6 +46,7 @@ from fsm_agent.run.delta import (
     Cut,
     Delegated,
     Detailed,
+    Enclosed,
     Entered,
     Failed,
     Filed,
@@ -102,7 +103,7 @@ effects = st.sampled_from(["read", "idempotent", "keyed", "probed", "unsafe"])
 reasons = st.sampled_from(["model", "turns", "poison", "cancelled", "tool_missing", "host"])
 purposes = st.sampled_from(["turn", "summary", "critic", "transcript"])
 indices = st.lists(ints, max_size=4).map(tuple)
-files = st.builds(File, texts, texts, counts)
+files = st.builds(File, texts, texts, counts, texts)
 parts = st.builds(
     Part, files, st.sampled_from(["text", "pdf", "unknown"]), texts, texts,
     st.lists(st.builds(Picture, texts, texts), max_size=2).map(tuple), ints,
@@ -161,6 +162,7 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
                           texts),
     Cut: st.builds(Cut, ints, indices, ints, ints),
     Summarised: st.builds(Summarised, texts, ints, usages, texts),
+    Enclosed: st.builds(Enclosed, texts, st.lists(files, max_size=2).map(tuple)),
     Given: st.builds(Given, st.lists(files, max_size=2).map(tuple)),
     Perceived: st.builds(Perceived, st.lists(parts, max_size=2).map(tuple), st.none() | usages),
     Noticed: st.builds(Noticed, texts, texts, texts),
