@@ -260,9 +260,6 @@ async def test_66_a_requester_cannot_approve_under_any_of_their_names(
     links = [await link_to(site, run_id, audience=name) for name in ("mia", ALIAS.upper())]
     pressed = [await site.client.post(link, **form(verb="approve")) for link in links]  # type: ignore[arg-type]
     assert await site.digest() == before
-    link = await link_to(site, run_id, audience="mia")
-    by_link = await site.client.post(link, **form(verb="approve"))  # type: ignore[arg-type]
-    assert await site.digest() == before
     other = await site.decide(approval, "leo", verb="approve")
 
     assert (own.status_code, edited.status_code, other.status_code) == (403, 403, 200)
@@ -276,7 +273,6 @@ def give_mia_an_alias(site: Site) -> None:
     users = site.desk.auth.users._users  # type: ignore[attr-defined]
     mia: User = users["mia"]
     users["mia"] = User(name="mia", token_sha256=mia.token_sha256, aliases=(ALIAS,))
-    assert by_link.status_code == 403
 
 
 async def test_67_a_decision_before_anybody_works_again_is_kept_and_applied(site: Site) -> None:
