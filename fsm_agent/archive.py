@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from checkpoints.errors import CorruptEntry, RunNotFound
 from checkpoints.model import CLOSED, Entry, Head, RunId
 from checkpoints.store import Retention, Store
+from fsm_agent.engine import threads
 from fsm_agent.engine.resume import unfold
 from fsm_agent.errors import CorruptRecord, UsageError
 from fsm_agent.run import codec
@@ -44,6 +46,7 @@ async def prune(store: Store, heads: Sequence[Head], *, before_ms: int) -> Async
     retention = _retention(store)
     for head in heads:
         if await retention.purge(head.run_id, ended_before_ms=before_ms):
+            await _leave_thread(store, head)
             yield head
 
 
@@ -67,7 +70,24 @@ async def purge(store: Store, run_id: str, *, is_forced: bool = False) -> bool:
 
     Raises RunOpen for one that is not finished, unless `is_forced`.
     """
-    return await _retention(store).purge(RunId(run_id), is_forced=is_forced)
+    head = await _head(store, run_id)
+    is_gone = await _retention(store).purge(RunId(run_id), is_forced=is_forced)
+    if is_gone and head:
+        await _leave_thread(store, head)
+    return is_gone
+
+
+async def _head(store: Store, run_id: str) -> Head | None:
+    with suppress(RunNotFound, CorruptEntry):
+        return await store.head(RunId(run_id))
+    return None
+
+
+async def _leave_thread(store: Store, head: Head) -> None:
+    """A thread's line is in another slot. If we die before this, whoever waits there finds out."""
+    with suppress(CorruptRecord):
+        if thread := codec.decode_snapshot(head.snapshot).thread:
+            await threads.leave(store, thread, head.run_id)
 
 
 async def history(store: Store, run_id: str) -> list[Page]:

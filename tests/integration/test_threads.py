@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints.errors import RunExists, ThreadBusy
 from checkpoints.model import RunId
-from fsm_agent import Agent, Runtime, tool
+from fsm_agent import Agent, Runtime, archive, tool
 from fsm_agent.engine import threads
 from fsm_agent.errors import UsageError
 from fsm_agent.run.delta import OnBusy
@@ -242,6 +242,23 @@ async def test_the_active_run_of_a_dead_worker_stays_the_active_one(
 
     assert parked.status == "sleeping"
     await until(both_done)
+
+
+async def test_a_purged_run_leaves_its_thread_whether_it_was_active_or_waited(
+    bench: Bench, ledger: Ledger
+) -> None:
+    runtime = await bench.runtime(model())
+    gate = Gate()
+    gate.set()
+    agent = make_agent(ledger, gate)
+    runs = [await runtime.start(agent, f"{n}", thread="t", on_busy="queue") for n in range(4)]
+
+    for run_id in (runs[1], runs[0]):
+        assert await archive.purge(runtime.store, run_id, is_forced=True)
+
+    assert await runtime.store.active_in("t") == runs[2]
+    assert (await runtime.work(runs[2], agent)).status == "done"
+    assert await runtime.store.active_in("t") == runs[3]
 
 
 @pytest.mark.parametrize("on_busy", ["reject", "interrupt"])
