@@ -47,7 +47,7 @@ from fsm_agent.run.content import File, Source, clean_text
 from fsm_agent.run.delta import AnyDelta, Carried, Created, Filed, Given, OnBusy, Versioned
 from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
 from fsm_agent.run.filing import checked_filing
-from fsm_agent.run.limits import Limits
+from fsm_agent.run.limits import Limits, check_limits
 from fsm_agent.run.person import identity
 from fsm_agent.run.picture import Picture, svg
 from fsm_agent.run.record import Record, Run, apply
@@ -250,8 +250,8 @@ class Runtime(People, Versions):
 
         Raises RunExists if the id began with another input, ThreadBusy, BadRunId, or UsageError
         for an empty or endless task, for no `requester` where a tool may not be approved by them,
-        for a limit on money where the agent's model has no price, and for a run to continue that
-        is not over; RunNotFound if there is none.
+        for a limit that makes no sense, or on money where the agent's model has no price, and for
+        a run to continue that is not over; RunNotFound if there is none.
         """
         task = clean_text(task)
         if not task.strip():
@@ -262,6 +262,7 @@ class Runtime(People, Versions):
                 "Put long material into a file that a tool reads."
             )
         _check_requester(agent, requester)
+        check_limits(limits or agent.limits)
         run_id = new_run_id() if run_id is None else run_id
         created = Created(
             agent.name, task, limits or agent.limits, clean_text(requester), agent.fingerprint()

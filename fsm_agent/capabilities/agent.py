@@ -18,7 +18,7 @@ from fsm_agent.observations.reading import Limits as FileLimits
 from fsm_agent.reflection.critic import Critic
 from fsm_agent.reflection.money import Price, price_of
 from fsm_agent.reflection.settings import Reflection
-from fsm_agent.run.limits import Limits
+from fsm_agent.run.limits import Limits, check_limits
 from fsm_agent.run.record import Run
 from fsm_agent.tools.registry import Registry, Tool, tool
 
@@ -78,7 +78,7 @@ class Agent:
     the place of `protocol`; without one there is a single phase, the plain loop.
 
     Raises BadAgent if two tools share a name, a phase offers a tool that is not there, the output
-    cannot be a type, or a number makes no sense.
+    cannot be a type, or a number makes no sense, and UsageError for such a limit.
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class Agent:
         self.instructions = instructions
         self.capability = capability or Capability(Phase(name="", protocol=protocol))
         self.limits = limits or Limits()
+        check_limits(self.limits)
         self.model = model
         self.max_tokens = max_tokens
         self.temperature = temperature

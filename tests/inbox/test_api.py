@@ -608,10 +608,12 @@ async def test_a_run_is_started_once_and_asked_for_by_whoever_is_logged_in(site:
     other = await site.post("/v1/runs", body | {"task": "something else"}, "root")
     forged = await site.post("/v1/runs", body | {"requester": "mia"}, "root")
     unknown = await site.post("/v1/runs", body | {"agent": "dask"}, "root")
+    endless = body | {"run_id": "web-2", "limits": {"turns": 10**30}}
+    huge = await site.post("/v1/runs", endless, "root")
     viewer = await site.post("/v1/runs", body, "mia")
 
-    codes = [a.status_code for a in (first, again, other, forged, unknown, viewer)]
-    assert codes == [201, 201, 409, 422, 422, 403]
+    codes = [a.status_code for a in (first, again, other, forged, unknown, huge, viewer)]
+    assert codes == [201, 201, 409, 422, 422, 422, 403]
     assert "Did you mean 'desk'?" in unknown.json()["detail"]
     run: Run = await site.bench.run_of("web-1")
     assert (run.requester, run.task, run.seq) == ("root", "refund it", 1)

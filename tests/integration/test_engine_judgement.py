@@ -410,12 +410,26 @@ async def test_a_limit_on_money_needs_a_price(bench: Bench) -> None:
         await runtime.start(reading(), "Read.", limits=Limits(money=1.0))
 
 
-@pytest.mark.parametrize("money", [-1.0, float("nan"), float("inf")])
-async def test_a_limit_that_is_no_amount_is_refused(bench: Bench, money: float) -> None:
-    runtime = await bench.runtime(reader(1))
+NO_LIMITS = [
+    (name, value)
+    for name in Limits.__struct_fields__
+    for value in (-1, float("nan"), 10**30, True, "9", 2.5)
+    if value != 2.5 or name not in ("money", "wall_s")
+]
 
-    with pytest.raises(UsageError, match="is no amount"):
-        await runtime.start(reading(prices=PRICES), "Read.", limits=Limits(money=money))
+
+@pytest.mark.parametrize(("name", "value"), NO_LIMITS)
+async def test_a_limit_that_makes_no_sense_is_refused_before_it_is_stored(
+    bench: Bench, name: str, value: Any
+) -> None:
+    runtime = await bench.runtime(reader(1))
+    limits = Limits(**{name: value})
+
+    with pytest.raises(UsageError, match=rf"Limits\({name}="):
+        await runtime.start(reading(prices=PRICES), "Read.", limits=limits)
+    with pytest.raises(UsageError, match=rf"Limits\({name}="):
+        reading(prices=PRICES, limits=limits)
+    assert not await runtime.runs()
 
 
 async def test_cached_tokens_are_charged_at_their_price(bench: Bench) -> None:
