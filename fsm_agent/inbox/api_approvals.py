@@ -16,13 +16,12 @@ from fsm_agent.inbox.actors import Actor
 from fsm_agent.inbox.approvals import Item
 from fsm_agent.inbox.context import context_of
 from fsm_agent.inbox.deciding import decide
-from fsm_agent.inbox.desk import Desk, body_of, json_answer
+from fsm_agent.inbox.desk import Desk, body_of, json_answer, limit_of
 from fsm_agent.inbox.feeds import digest_of
 from fsm_agent.inbox.problems import Problem
 from fsm_agent.run.content import canonical_json
 from fsm_agent.run.delta import Verb
 
-MAX_PAGE = 200
 States = Literal["pending", "decided", "all"]
 
 
@@ -65,7 +64,7 @@ async def list_approvals(request: Request, desk: Desk, actor: Actor) -> Response
         found = [i for i in found if actor.is_among(approvals.asked_by(i.request, now_ms))]
     if tool := query.get("tool"):
         found = [item for item in found if item.request.question.tool == tool]
-    limit, after = _limit(query.get("limit", "50")), _cursor(query.get("cursor", ""))
+    limit, after = limit_of(request), _cursor(query.get("cursor", ""))
     page = [item for item in found if item.order > after][:limit]
     more = bool(page) and page[-1].order < found[-1].order
     body = {
@@ -83,12 +82,6 @@ def _state(given: str) -> States:
     if given not in ("pending", "decided", "all"):
         raise Problem(422, "bad-query", "state is one of pending, decided, all.")
     return given  # type: ignore[return-value]
-
-
-def _limit(given: str) -> int:
-    if not (given.isascii() and given.isdigit() and 0 < int(given[:6]) <= MAX_PAGE):
-        raise Problem(422, "bad-query", f"limit is a number from 1 to {MAX_PAGE}.")
-    return int(given)
 
 
 def _fits(item: Item, actor: Actor, assignee: str) -> bool:

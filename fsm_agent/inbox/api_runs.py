@@ -15,14 +15,13 @@ from checkpoints.model import Head, RunId, Status
 from fsm_agent.errors import did_you_mean
 from fsm_agent.inbox import approvals
 from fsm_agent.inbox.actors import Actor
-from fsm_agent.inbox.desk import Desk, body_of, json_answer, read_snapshot
+from fsm_agent.inbox.desk import Desk, body_of, json_answer, limit_of, read_snapshot
 from fsm_agent.inbox.problems import Problem
 from fsm_agent.run import codec
 from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Runtime, new_run_id
 from fsm_agent.telling.plain import plain
 
-MAX_PAGE = 200
 LOOKED = 2_000  # runs that are looked through for those of a filter
 WAKE_MS = 5_000  # a lease that is given back at once, so this is long
 
@@ -136,14 +135,11 @@ async def list_runs(request: Request, desk: Desk, actor: Actor) -> Response:
     status = query.get("status")
     if status is not None and status not in get_args(Status):
         raise Problem(422, "bad-query", f"status is one of {', '.join(get_args(Status))}.")
-    given = query.get("limit", "50")
-    if not (given.isascii() and given.isdigit() and 0 < int(given[:6]) <= MAX_PAGE):
-        raise Problem(422, "bad-query", f"limit is a number from 1 to {MAX_PAGE}.")
     found = await seen_runs(
         desk,
         actor,
         status=status,  # type: ignore[arg-type]
-        limit=int(given),
+        limit=limit_of(request),
         wanted=Wanted.of(query),
     )
     return json_answer({"runs": [summary(*pair) for pair in found]})

@@ -31,6 +31,7 @@ from fsm_agent.runtime import Runtime
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = Callable[[Request, "Desk", Actor], Awaitable[Response]]
+MAX_PAGE = 200
 MARK = "x-inbox"  # a header that a page of another site cannot send without being asked
 
 
@@ -120,6 +121,15 @@ def _cleaned(plain: Any) -> Any:
     if isinstance(plain, dict):
         return {key: clean_text(v) if isinstance(v, str) else v for key, v in plain.items()}
     return plain
+
+
+def limit_of(request: Request) -> int:
+    """How many a list is to hold. Raises Problem 422."""
+    given = request.query_params.get("limit", "50")
+    # The length first: a number of thousands of digits is refused by int() itself.
+    if not (given.isascii() and given.isdigit() and len(given) < 7 and 0 < int(given) <= MAX_PAGE):
+        raise Problem(422, "bad-query", f"limit is a number from 1 to {MAX_PAGE}.")
+    return int(given)
 
 
 def json_answer(value: Any, status: int = 200, **headers: str) -> Response:

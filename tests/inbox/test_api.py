@@ -114,8 +114,14 @@ async def test_pages_of_the_list_have_a_stable_order_and_no_row_twice(site: Site
 
 
 @pytest.mark.parametrize(
-    "query", ["state=x", "limit=0", "limit=9999", "limit=a", "cursor=!!", "cursor=e30"]
+    "limit", ["0", "9999", "a", "", "-1", "000001999", "000001" + "9" * 5000, "\u0661"]
 )
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/approvals"])
+async def test_a_limit_that_makes_no_sense_is_refused(site: Site, path: str, limit: str) -> None:
+    assert (await site.get(f"{path}?limit={limit}")).status_code == 422
+
+
+@pytest.mark.parametrize("query", ["state=x", "cursor=!!", "cursor=e30"])
 async def test_a_query_that_makes_no_sense_is_refused(site: Site, query: str) -> None:
     assert (await site.get(f"/v1/approvals?{query}")).status_code == 422
 
