@@ -19,6 +19,11 @@ _MAY: dict[Role, frozenset[Action]] = {
 }
 
 
+def least_role(action: Action) -> Role:
+    """The role that one needs for it; those after it in the list have it too."""
+    return next(role for role, actions in _MAY.items() if action in actions)
+
+
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
     """A person, as whatever established their name says."""
 

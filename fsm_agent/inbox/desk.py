@@ -18,7 +18,7 @@ from fsm_agent.capabilities.agent import Agent
 from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.inbox import wire
-from fsm_agent.inbox.actors import Action, Actor
+from fsm_agent.inbox.actors import Action, Actor, least_role
 from fsm_agent.inbox.auth import Auth, actor_by_request
 from fsm_agent.inbox.feeds import Feeds
 from fsm_agent.inbox.keys import Keys
@@ -94,7 +94,10 @@ def guarded(handler: Handler, action: Action = "look") -> Endpoint:
         if is_change and actor.is_ambient and MARK not in request.headers:
             raise Problem(403, "no-mark", "A browser must send the header X-Inbox with this.")
         if not actor.may(action):
-            raise Problem(403, "not-allowed", f"A {actor.role} may not do this.")
+            words = (
+                f"You log in with the role {actor.role!r}, and this takes {least_role(action)!r}."
+            )
+            raise Problem(403, "not-allowed", words)
         return await handler(request, desk, actor)
 
     endpoint.needs = action  # type: ignore[attr-defined]

@@ -616,9 +616,10 @@ async def test_a_run_is_started_once_and_asked_for_by_whoever_is_logged_in(site:
     unknown = await site.post("/v1/runs", body | {"agent": "dask"}, "root")
     endless = body | {"run_id": "web-2", "limits": {"turns": 10**30}}
     huge = await site.post("/v1/runs", endless, "root")
-    viewer = await site.post("/v1/runs", body, "mia")
+    approver = await site.post("/v1/runs", body, "mia")
 
-    codes = [a.status_code for a in (first, again, other, forged, unknown, huge, viewer)]
+    codes = [a.status_code for a in (first, again, other, forged, unknown, huge, approver)]
+    assert "the role 'approver', and this takes 'operator'" in approver.json()["detail"]
     assert codes == [201, 201, 409, 422, 422, 422, 403]
     assert "Did you mean 'desk'?" in unknown.json()["detail"]
     run: Run = await site.bench.run_of("web-1")
