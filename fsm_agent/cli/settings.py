@@ -94,7 +94,7 @@ _STORE = click.option(
     metavar="URL",
     expose_value=False,
     callback=_take_store,
-    help="embedded:FOLDER, redis://…, rediss://… or unix://…"
+    help="embedded:FOLDER, redis://…, rediss://…, redis+sentinel://…, redis+cluster://… or unix://…"
     "  [default: FSM_AGENT_STORE, or embedded:.fsm-agent]",
 )
 _JSON = click.option(
