@@ -26,7 +26,6 @@ class Context:
     verdict: str  # why the rule asks
     previous: str | None  # arguments of the call of this tool that was approved last, in this run
     steps: Sequence[Row]
-    orphans: Sequence[str]  # what fenced workers saw
     intent: Intended | None
     applied_seq: int  # where the run took the decision up; 0: not yet
     result: Settled | None
@@ -43,7 +42,6 @@ class Context:
             "previous_args": self.previous,
             "steps": [{"seq": r.seq, "at": r.at, "place": r.place, "text": r.text}
                       for r in self.steps],
-            "orphan_reports": list(self.orphans),
             "applied_seq": self.applied_seq or None,
             "result": {"status": self.result.status, "text": self.result.text}
             if self.result else None,
@@ -58,7 +56,6 @@ async def context_of(desk: Desk, item: Item) -> Context:
     facts = [(event.seq, fact) for event in events for fact in event.record.deltas]
     mine = [fact for _, fact in facts if getattr(fact, "call_id", "") == request.question.call_id]
     created = next((fact for _, fact in facts if isinstance(fact, Created)), None)
-    orphans = await desk.runtime.store.orphans(item.head.run_id)
     judged = [fact for fact in mine if isinstance(fact, Judged)]
     results = [fact for fact in mine if isinstance(fact, Settled)]
     intents = [fact for fact in mine if isinstance(fact, Intended)]
@@ -69,7 +66,6 @@ async def context_of(desk: Desk, item: Item) -> Context:
         verdict=judged[-1].reason if judged else "",
         previous=_previous(events, item),
         steps=rows_of(events)[-STEPS:],
-        orphans=[raw.decode(errors="replace") for raw in orphans],
         intent=intents[-1] if intents else None,
         applied_seq=next(
             (n for n, f in facts if isinstance(f, Ruled) and f.ask_id == request.ask_id), 0

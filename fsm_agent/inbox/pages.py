@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from checkpoints.errors import CorruptEntry
-from checkpoints.model import Head, Status
+from checkpoints.model import Status
 from fsm_agent.errors import UnknownTool
 from fsm_agent.inbox import api_runs, approvals, reports
 from fsm_agent.inbox.actors import Actor
@@ -146,7 +146,7 @@ async def run(request: Request, desk: Desk, actor: Actor) -> Response:
         created=created, consents=await _consents(desk, run_id, head.status),
         picture=svg(pairwise(states), states[-1] if states else None, is_standalone=False,
                     title=f"The way of run {run_id}"),
-        orphans=await _orphans(desk, head), is_over=_is_over(head.status),
+        orphans=await desk.runtime.orphans(run_id), is_over=_is_over(head.status),
         may_operate=actor.may("operate"),
         crash_test=crash_test_of(_path_of(desk, actor, snapshot.agent), created.task),
     )  # fmt: skip
@@ -155,11 +155,6 @@ async def run(request: Request, desk: Desk, actor: Actor) -> Response:
 def _path_of(desk: Desk, actor: Actor, agent: str) -> str:
     """Where an agent's code lies. People of a tenant are told nothing of this machine's folders."""
     return "FILE.py:NAME" if actor.tenant else desk.paths.get(agent, "FILE.py:NAME")
-
-
-async def _orphans(desk: Desk, head: Head) -> list[str]:
-    reports = await desk.runtime.store.orphans(head.run_id)
-    return [raw.decode(errors="replace") for raw in reports]
 
 
 def _is_over(status: Status) -> bool:

@@ -14,7 +14,9 @@ from checkpoints.model import RunId
 from fsm_agent import Agent, tool
 from fsm_agent.inbox.links import make_link
 from fsm_agent.llm.model import Piece, Reply, StepRequest
+from fsm_agent.run import evidence
 from fsm_agent.run.delta import Ruled
+from fsm_agent.run.evidence import Orphan
 from tests.conftest import USAGE, ScriptedModel, ask, die, finish, take_over, think, turns, until
 from tests.inbox.browser import chromium, person_at, worker_of
 from tests.inbox.conftest import KEYS, Opener, Site, desk_agent
@@ -158,9 +160,19 @@ async def test_a_call_in_doubt_is_settled(open_site: Opener, browser: Browser) -
     run_id = await site.runtime.start(agent, "go")
     await site.runtime.work(run_id, agent)
     path, _ = await the_request(site, run_id)
+    (request,) = await site.runtime.requests(run_id)
+    for call_id, text in ((request.question.call_id, "receipt 17"), ("c9-9", "of another call")):
+        seen = Orphan("worker-1", call_id, "after the run was taken over", "success", text)
+        await site.runtime.store.report_orphan(RunId(run_id), evidence.encode(seen))
 
     async with worker_of(site), person_at(site, browser) as mia:
+        await mia.go(f"/runs/{run_id}")
+        await expect(mia.page.locator("main")).to_contain_text("call c9-9 ended with success")
         await mia.go(path)
+        told = mia.page.locator(".doubt")
+        await expect(told).to_contain_text("It ended with success after the run was taken over.")
+        await expect(told.locator("pre")).to_have_text("receipt 17")
+        await expect(told).not_to_contain_text("of another call")
         await expect(mia.page.locator("h1")).to_contain_text("Did risky happen?")
         await expect(mia.page.locator(".doubt")).to_contain_text("Look at the other system first")
         await mia.page.click("text=It happened…")
