@@ -1,14 +1,15 @@
 """AG-UI: chat interfaces start runs, see them as events, and decide by resuming.
 
-A turn of a thread is a run. What waits for a person is an interrupt of the protocol, and `resume`
-is a decision like any other: nothing that a client says of its history grants anything.
+A turn of a thread is a run that goes on with the conversation of the one before. What waits for a
+person is an interrupt of the protocol, and `resume` is a decision like any other: nothing that a
+client says of its history grants anything.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
@@ -16,6 +17,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from checkpoints.errors import RunNotFound
+from fsm_agent.capabilities.agent import Agent
 from fsm_agent.inbox import approvals, wire
 from fsm_agent.inbox.actors import Actor
 from fsm_agent.inbox.approvals import Item
@@ -29,6 +32,7 @@ from fsm_agent.run.state import FINAL
 
 Event = dict[str, Any]
 MAX_HISTORY_CHARS = 20_000
+LOOKED_BACK = 20  # turns
 _REASONS = {"approval": "tool_call", "question": "input_required", "in_doubt": "confirmation"}
 
 
@@ -72,33 +76,58 @@ async def agui(request: Request, desk: Desk, actor: Actor) -> Response:
     if body.resume:
         run_id, after = await _resumed(desk, actor, body)
     else:
-        run_id, after = run_id_of(actor, body), 0
-        await desk.runtime.start(
-            agent, _task(body.messages), run_id=run_id, requester=actor.name,
-            tenant=actor.tenant or "",
-        )  # fmt: skip
-        await desk.seen_run(actor, run_id)
+        run_id, after = await _started(desk, actor, agent, body), 0
     stream = _encoded(_events(desk, actor, body, run_id, after))
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
 
-def run_id_of(actor: Actor, body: AguiBody) -> str:
-    """The run of a turn: the same for a request that is sent again, another for each person."""
+async def _started(desk: Desk, actor: Actor, agent: Agent, body: AguiBody) -> str:
+    """The run of this turn. It goes on with that of an earlier turn, where there is one: what was
+    said is then taken from there, and not from the client. Raises ThreadBusy."""
+    thread = thread_of(actor, body)
     turn = sum(message.role == "user" for message in body.messages)
+    before = await _turn_before(desk, actor, thread, turn)
+    run_id = f"{thread}-{turn}"
+    await desk.runtime.start(
+        agent,
+        _task(body.messages, before),
+        run_id=run_id,
+        requester=actor.name,
+        tenant=actor.tenant or "",
+        continues=f"{thread}-{before}" if before else None,
+        thread=thread,
+    )
+    await desk.seen_run(actor, run_id)
+    return run_id
+
+
+def thread_of(actor: Actor, body: AguiBody) -> str:
+    """The thread: the same whenever the client comes back with its id, another for each person."""
     parts = (actor.tenant or "", actor.name, body.thread_id)
-    return f"agui-{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}-{turn}"
+    return f"agui-{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}"
 
 
-def _task(messages: Sequence[_Message]) -> str:
-    """What is asked now, after what was said before, as the client tells it."""
-    said = [m for m in messages if m.role in ("user", "assistant") and m.text.strip()]
+async def _turn_before(desk: Desk, actor: Actor, thread: str, turn: int) -> int:
+    """The last turn before this one that has a run; 0: none. One that was refused has none."""
+    for earlier in range(turn - 1, max(0, turn - 1 - LOOKED_BACK), -1):
+        with suppress(RunNotFound):
+            await desk.seen_run(actor, f"{thread}-{earlier}")
+            return earlier
+    return 0
+
+
+def _task(messages: Sequence[_Message], before: int) -> str:
+    """What is asked now, after what was said since the turn `before`, as the client tells it."""
+    asked_at = [at for at, message in enumerate(messages) if message.role == "user"]
+    since = messages[asked_at[before] :] if before else messages
+    said = [m for m in since if m.role in ("user", "assistant") and m.text.strip()]
     if not said or said[-1].role != "user":
         raise Problem(422, "bad-body", "The last message has to be the user's.")
     if len(said) == 1:
         return said[0].text
-    before = "\n".join(f"{m.role}: {m.text}" for m in said[:-1])[-MAX_HISTORY_CHARS:]
-    return f"What was said before:\n{before}\n\nWhat is asked now:\n{said[-1].text}"
+    earlier = "\n".join(f"{m.role}: {m.text}" for m in said[:-1])[-MAX_HISTORY_CHARS:]
+    return f"What was said before:\n{earlier}\n\nWhat is asked now:\n{said[-1].text}"
 
 
 async def _resumed(desk: Desk, actor: Actor, body: AguiBody) -> tuple[str, int]:

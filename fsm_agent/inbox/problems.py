@@ -25,6 +25,7 @@ from checkpoints.errors import (
     RunNotFound,
     StoreUnavailable,
     StoreUsageError,
+    ThreadBusy,
 )
 from fsm_agent.errors import AgentError, NotAllowed, UsageError
 from fsm_agent.inbox import wire
@@ -87,6 +88,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, "run-exists", str(error))
         case RunBusy():
             return Problem(409, "run-busy", str(error), until=error.until_ms)
+        case ThreadBusy():
+            return Problem(409, "thread-busy", str(error), run_id=error.active)
         case NotAllowed():
             return Problem(403, "not-allowed", str(error))
         case StoreUnavailable():
