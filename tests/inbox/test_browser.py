@@ -484,12 +484,15 @@ async def test_pages_fit_a_phone_and_twice_the_size(
     path, _ = await the_request(site, run_id)
     size = {"width": width // zoom, "height": 740}
 
-    async with person_at(site, browser, viewport=size, device_scale_factor=zoom) as mia:
+    async with person_at(site, browser, "root", viewport=size, device_scale_factor=zoom) as root:
         for each in [*PAGES, path, f"/runs/{run_id}", f"/audit?run={run_id}"]:
-            await mia.page.goto(site.url + each)
-            wide = await mia.page.evaluate("document.documentElement.scrollWidth")
+            await root.page.goto(site.url + each)
+            await root.page.evaluate(
+                "document.querySelectorAll('details').forEach(each => { each.open = true })"
+            )
+            wide = await root.page.evaluate("document.documentElement.scrollWidth")
             assert wide <= size["width"], each
-            small = await mia.page.evaluate(
+            small = await root.page.evaluate(
                 "[...document.querySelectorAll('button, .button, nav a, summary')]"
                 ".filter(e => e.offsetParent && e.getBoundingClientRect().height < 24)"
                 ".map(e => e.outerHTML)"
