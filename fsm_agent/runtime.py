@@ -280,7 +280,7 @@ class Runtime(People, Versions):
             facts.append(Given(given))
         record = Record(None, self._deps.clock.wall_ms(), tuple(facts))
         run = apply(Run(run_id=run_id), record)
-        check_prices(run, agent)
+        check_prices(run, agent, self._deps.model)
         await self._deps.store.create(
             RunId(run_id),
             op=_digest(created, given, filed, continues),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from fsm_agent.cli.settings import current
 from fsm_agent.cli.spans import kept_s
 from fsm_agent.engine.deps import EngineSettings
 from fsm_agent.errors import UsageError
-from fsm_agent.llm.model import Piece, Reply, StepRequest
+from fsm_agent.llm.model import Piece, Reply, StepRequest, Use
 from fsm_agent.run.event import Event
 from fsm_agent.runtime import Runtime
 
@@ -23,6 +24,10 @@ class _NoModel:
 
     async def step(self, request: StepRequest, on_piece: Callable[[Piece], None]) -> Reply:
         raise UsageError("this command does not ask a model.")
+
+    def name_of(self, use: Use) -> str:
+        # Whoever starts a run with a limit on money is told at once if its model has no price.
+        return os.environ.get("FSM_AGENT_MODEL", "") if use == "step" else ""
 
     async def aclose(self) -> None:
         pass

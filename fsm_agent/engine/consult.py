@@ -13,7 +13,7 @@ from fsm_agent.run.delta import AnyDelta, Charged, Purpose, Reserved
 from fsm_agent.run.record import Run
 from fsm_agent.run.state import Trigger
 
-from .costs import charge, has_room, sane
+from .costs import charge, has_room, price_for, sane
 from .deps import Deps
 from .session import Session
 
@@ -53,7 +53,7 @@ async def consult(
     the budgets nothing is asked. Raises Interrupted if a cancel request came.
     """
     run = session.run
-    reserved = reserve_for(run, agent, question)
+    reserved = reserve_for(run, agent, deps, question)
     if not has_room(run, reserved.reserve_tokens, reserved.micros):
         # What an attempt before this one left behind was perhaps billed: it counts here.
         left = Usage(run.reserved_tokens, 0, is_estimate=True)
@@ -73,16 +73,16 @@ async def consult(
         return Consulted("", NOTHING, _cause(error))
     billed = sane(reply.usage) if reply.usage and reply.usage.total_tokens else None
     usage = billed or Usage(question.prompt_tokens, tokens_of(len(reply.text)), is_estimate=True)
-    charged = charge(agent.price(question.model), usage, reply.cached_tokens)
+    charged = charge(price_for(agent, deps.model, question.model), usage, reply.cached_tokens)
     if not reply.text.strip():
         return Consulted("", usage, "the model said nothing", charged)
     return Consulted(clean_text(reply.text.strip()), usage, "", charged)
 
 
-def reserve_for(run: Run, agent: Agent, question: Question) -> Reserved:
+def reserve_for(run: Run, agent: Agent, deps: Deps, question: Question) -> Reserved:
     """What the call may cost at the most, roughly."""
     prompt = int(question.prompt_tokens * run.token_scale) + 1
-    price = agent.price(question.model)
+    price = price_for(agent, deps.model, question.model)
     return Reserved(
         run.attempts + 1,
         prompt + question.max_tokens,

@@ -7,6 +7,7 @@ from math import ceil
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.context.window import Window
 from fsm_agent.errors import BadAgent
+from fsm_agent.llm.model import Model, name_of
 from fsm_agent.reflection.money import ANY_MODEL, Price
 from fsm_agent.run.content import Usage
 from fsm_agent.run.delta import Charged, Reserved
@@ -15,12 +16,17 @@ from fsm_agent.run.record import Run
 MAX_BILLED_TOKENS = 2**40  # of one call: more is no count
 
 
-def reserve_of(run: Run, window: Window, agent: Agent) -> Reserved:
+def price_for(agent: Agent, client: Model, model: str | None = None) -> Price | None:
+    """What a call of `model` costs, of the agent's own by default; None: nobody said so."""
+    return agent.price(model or agent.model or name_of(client, "step"))
+
+
+def reserve_of(run: Run, window: Window, agent: Agent, client: Model) -> Reserved:
     """What the next turn may cost at the most, roughly: the window, and the reply."""
     # More than the budget means that the window is about to be cut.
     asked = window.overhead_tokens + min(window.tokens(run), window.budget(run))
     prompt = ceil(asked * run.token_scale)
-    price = agent.price()
+    price = price_for(agent, client)
     return Reserved(
         run.attempts + 1,
         prompt + agent.reply_tokens,
@@ -37,14 +43,24 @@ def has_room(run: Run, tokens: int, micros: int) -> bool:
     return run.spent_tokens + run.reserved_tokens + tokens <= run.limits.tokens
 
 
-def check_prices(run: Run, agent: Agent) -> None:
-    """Raises BadAgent where the run has a limit on money, and nobody said what its model costs."""
-    if run.limits.micros is not None and agent.price() is None:
-        model = agent.model or ANY_MODEL
-        raise BadAgent(
-            f"run {run.run_id!r} may spend {run.limits.money:g}, and agent {agent.name!r} has no "
-            f"price for its model. Give Agent(…, prices={{{model!r}: Price(input=…, output=…)}})."
-        )
+def check_prices(run: Run, agent: Agent, client: Model) -> None:
+    """Raises BadAgent where the run has a limit on money, and nobody said what one of its models
+    costs."""
+    if run.limits.micros is None:
+        return
+    asked = {"its model": agent.model}
+    if agent.critic:
+        asked["its critic"] = agent.critic.model
+    if agent.context.summary:
+        asked["its summaries"] = agent.context.summary.model
+    for what, model in asked.items():
+        if price_for(agent, client, model) is None:
+            name = model or agent.model or name_of(client, "step") or ANY_MODEL
+            raise BadAgent(
+                f"run {run.run_id!r} may spend {run.limits.money:g}, and agent {agent.name!r} has "
+                f"no price for {what}. "
+                f"Give Agent(…, prices={{{name!r}: Price(input=…, output=…)}})."
+            )
 
 
 def charge(price: Price | None, usage: Usage, cached_tokens: int = 0) -> tuple[Charged, ...]:

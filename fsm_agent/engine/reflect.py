@@ -50,7 +50,7 @@ async def reflect(session: Session, agent: Agent, deps: Deps) -> Outcome:
     """
     offer = agent.offer(session.run)
     told: tuple[AnyDelta, ...] = await _told_by_host(session, agent)
-    scene = _scene(session, agent, offer)
+    scene = _scene(session, agent, deps, offer)
     facts: tuple[AnyDelta, ...] = (scene.assessed,) if scene.assessed else ()
     verdict = verdict_of(session.run, scene, agent.reflection.policies)
     if isinstance(verdict, (Continue, Warn, Steer)):
@@ -68,11 +68,11 @@ async def reflect(session: Session, agent: Agent, deps: Deps) -> Outcome:
     return _move(verdict, facts, told, session.run, agent, offer)
 
 
-def _scene(session: Session, agent: Agent, offer: Offer) -> Scene:
+def _scene(session: Session, agent: Agent, deps: Deps, offer: Offer) -> Scene:
     run, is_finalising = session.run, session.run.final_turns_left is not None
     # Twice: while a finish can still be forced, what it costs is kept back.
     shares = 2 if run.limits.on_exhausted == "finalise" else 1
-    reserve = reserve_of(run, session.window, agent)
+    reserve = reserve_of(run, session.window, agent, deps.model)
     scene = Scene(
         now_ms=session.now_ms(),
         allowed=offer.labels,

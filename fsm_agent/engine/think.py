@@ -34,7 +34,7 @@ from fsm_agent.run.signal import Said
 from fsm_agent.run.state import Trigger
 
 from .consult import Question, consult
-from .costs import charge, check_prices, has_room, reserve_of, sane
+from .costs import charge, check_prices, has_room, price_for, reserve_of, sane
 from .deps import Deps
 from .files import illustrated
 from .host import HostFailed, ask_host
@@ -68,11 +68,11 @@ async def think(session: Session, agent: Agent, deps: Deps) -> Outcome:
         with session.interruptible():
             await deps.clock.sleep(wait_ms / 1000)
     offer = agent.offer(session.run)
-    check_prices(session.run, agent)
+    check_prices(session.run, agent, deps.model)
     facts = await _fit(session, agent, deps)
     # As the run will be: what is asked then is what estimates learn from.
     run = reduce(fold, facts, session.run)
-    reserved = reserve_of(run, session.window, agent)
+    reserved = reserve_of(run, session.window, agent, deps.model)
     if not has_room(run, reserved.reserve_tokens, reserved.micros):
         return Move(Trigger.FAILED, (*facts, _no_budget(run, reserved)))
     session.stage(Trigger.BEGAN, *facts, reserved)
@@ -222,7 +222,7 @@ async def _after_reply(
         violation = "too_long"
     calls = () if violation else _calls(reply.calls, run.seq + 1, agent, offer)
     usage = _usage(run, agent, reply)
-    charged = charge(agent.price(), usage, reply.cached_tokens)
+    charged = charge(price_for(agent, deps.model), usage, reply.cached_tokens)
     replied = Replied(
         label=reply.label,
         text=_cut(reply.text, MAX_REPLY_BYTES),

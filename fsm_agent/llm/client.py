@@ -18,7 +18,7 @@ from fsm_agent.errors import MissingSetting, ProviderError
 from fsm_agent.llm.connections import Connections, Endpoint, Start
 from fsm_agent.llm.failures import Failure, classify
 from fsm_agent.llm.limits import Limits
-from fsm_agent.llm.model import Piece, Reply, StepRequest
+from fsm_agent.llm.model import Piece, Reply, StepRequest, Use
 from fsm_agent.llm.patience import Patience
 from fsm_agent.llm.profiles import Constraint, Profile, adapted, profile_for
 from fsm_agent.llm.reading import Reading
@@ -102,22 +102,26 @@ class OpenAIModel:
         """Close connections. The model may be used again."""
         await self._connections.aclose()
 
+    def name_of(self, use: Use) -> str:
+        """The model that answers where a request names none. See `Named`."""
+        if use == "transcript":
+            return os.environ.get("FSM_AGENT_TRANSCRIBE_MODEL", "")
+        return self._given[0] or os.environ.get("FSM_AGENT_MODEL", "")
+
     @property
     def can_transcribe(self) -> bool:
         """Whether FSM_AGENT_TRANSCRIBE_MODEL names a model that puts sound into words."""
-        return bool(os.environ.get("FSM_AGENT_TRANSCRIBE_MODEL"))
+        return bool(self.name_of("transcript"))
 
     async def transcribe(self, data: bytes, media_type: str) -> tuple[str, Usage | None]:
         """What is said in a sound or film. See `Transcriber.transcribe`."""
-        model = os.environ.get("FSM_AGENT_TRANSCRIBE_MODEL", "")
-        endpoint = replace(self.endpoint(), model=model)
+        endpoint = replace(self.endpoint(), model=self.name_of("transcript"))
         return await transcribe(endpoint, data, media_type, self.limits)
 
     def endpoint(self, request: StepRequest | None = None) -> Endpoint:
         """Where a request would go now. Raises MissingSetting, which says what to set."""
-        given_model, given_url, given_key = self._given
-        asked = request.model if request else None
-        model = asked or given_model or os.environ.get("FSM_AGENT_MODEL")
+        _, given_url, given_key = self._given
+        model = (request.model if request else None) or self.name_of("step")
         url = given_url or os.environ.get("OPENAI_BASE_URL") or ""
         key = given_key or os.environ.get("OPENAI_API_KEY") or ""
         if not key and is_loopback(url):

@@ -22,6 +22,7 @@ Violation = Literal[
     "invalid_arguments",
 ]
 Channel = Literal["thinking", "body", "retracted"]
+Use = Literal["step", "transcript"]
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -94,6 +95,19 @@ class Model(Protocol):
 
     async def aclose(self) -> None:
         """Close connections."""
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A model that knows which one answers where a request names none: prices go by name."""
+
+    def name_of(self, use: Use) -> str:
+        """The name; '' where none is set up."""
+
+
+def name_of(model: object, use: Use) -> str:
+    """What a model calls itself for this use; '' where it does not say."""
+    return model.name_of(use) if isinstance(model, Named) else ""
 
 
 @runtime_checkable

@@ -13,7 +13,8 @@ from fsm_agent.context.policies import Context, Summary
 from fsm_agent.context.tokens import tokens_of
 from fsm_agent.context.window import Window
 from fsm_agent.errors import BadAgent, ProviderError, UsageError
-from fsm_agent.llm.model import Reply, StepRequest
+from fsm_agent.llm.client import OpenAIModel
+from fsm_agent.llm.model import Reply, StepRequest, Use, name_of
 from fsm_agent.reflection.critic import Critic
 from fsm_agent.reflection.money import Price
 from fsm_agent.reflection.scene import Progress
@@ -408,6 +409,53 @@ async def test_a_limit_on_money_needs_a_price(bench: Bench) -> None:
 
     with pytest.raises(BadAgent, match="no price for its model"):
         await runtime.start(reading(), "Read.", limits=Limits(money=1.0))
+
+
+class Called(ScriptedModel):
+    """A model that knows its name."""
+
+    def name_of(self, use: Use) -> str:
+        return "mind-1" if use == "step" else ""
+
+
+async def test_a_price_goes_by_the_name_that_the_client_uses(bench: Bench) -> None:
+    runtime = await bench.runtime(Called(lambda request: finish()))
+    prices = {"mind-1": PRICES["*"], "other": Price(input=900, output=900)}
+
+    result = await runtime.run(reading(prices=prices), "Go.", limits=Limits(money=1.0))
+    named = await runtime.run(reading(prices=prices, model="other"), "Go.")
+
+    assert result.spent_money == pytest.approx(TURN / 1e6)
+    assert named.spent_money == pytest.approx(USAGE.total_tokens * 900 / 1e6)
+    with pytest.raises(BadAgent, match=r"its model\. Give .*'mind-1'"):
+        await runtime.start(reading(), "Go.", limits=Limits(money=1.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"critic": Critic(model="small")}, "its critic"),
+        ({"context": Context(summary=Summary(model="small"))}, "its summaries"),
+    ],
+)
+async def test_a_limit_on_money_needs_the_prices_of_all_models(
+    bench: Bench, settings: dict[str, Any], what: str
+) -> None:
+    runtime = await bench.runtime(reader(1))
+    agent = reading(model="large", prices={"large": PRICES["*"]}, **settings)
+
+    with pytest.raises(BadAgent, match=f"{what}.*'small'"):
+        await runtime.start(agent, "Read.", limits=Limits(money=1.0))
+
+
+def test_the_client_knows_which_model_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSM_AGENT_MODEL", "from-env")
+    monkeypatch.setenv("FSM_AGENT_TRANSCRIBE_MODEL", "ears-1")
+
+    assert name_of(OpenAIModel(), "step") == "from-env"
+    assert name_of(OpenAIModel("given"), "step") == "given"
+    assert name_of(OpenAIModel("given"), "transcript") == "ears-1"
+    assert name_of(reader(1), "step") == ""
 
 
 NO_LIMITS = [
