@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -25,9 +26,24 @@ def set_up() -> None:
     structlog.configure(
         processors=json_processors(redactor) if is_json else talk,
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_Talk,
         cache_logger_on_first_use=False,
     )
+
+
+class _Talk:
+    """Writes to what is stderr at that moment. One that is closed, or that nobody reads any more,
+    loses the line and nothing else: what is logged has happened, and must not look as if it failed.
+    """
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def msg(self, line: str) -> None:
+        with suppress(OSError, ValueError):
+            print(line, file=sys.stderr, flush=True)
+
+    debug = info = warning = warn = error = exception = critical = fatal = log = msg
 
 
 def _line(logger: Any, method: str, event: Any) -> str:

@@ -64,7 +64,7 @@ def _asked(
     predicate: Any = rule.when
     try:
         wants = predicate(kwargs, so_far) if rule.sees_so_far else predicate(kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return True, f"the approval rule failed: {cause_of(error)}", False
     if wants is False:
         return False, "", True

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import structlog
 
 from checkpoints.model import Head, RunId, Status
 from fsm_agent.capabilities.load import load_agent
-from fsm_agent.cli import failures
+from fsm_agent.cli import failures, logs
 from fsm_agent.cli.clean import wrapped
 from fsm_agent.cli.hints import Hint, laid_out
 from fsm_agent.cli.views.plain import JsonView
@@ -229,3 +230,19 @@ def test_an_agent_file_that_fails_names_the_line_of_the_fault(tmp_path: Path) ->
 
 def test_a_long_text_breaks_between_words() -> None:
     assert wrapped("one two three-four five\nsix", 20) == ["one two three-four", "five", "six"]
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = structlog.get_config()
+    try:
+        logs.set_up()
+        structlog.get_logger("x").warning("some.event", key="one")
+        assert "some.event: key one" in capsys.readouterr().err
+        closed = io.StringIO()
+        closed.close()
+        monkeypatch.setattr("sys.stderr", closed)
+        structlog.get_logger("x").warning("some.event", key="two")
+    finally:
+        structlog.configure(**before)
