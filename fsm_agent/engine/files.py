@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from checkpoints.errors import EntryTooLarge, StoreUnavailable
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.errors import MissingSetting, ProviderError
-from fsm_agent.llm.model import Transcriber
+from fsm_agent.llm.model import Transcriber, name_of
 from fsm_agent.observations.given import safe_name
 from fsm_agent.observations.read import read
 from fsm_agent.observations.reading import shown
 from fsm_agent.observations.sniff import sniff
+from fsm_agent.reflection.money import Price, price_of
 from fsm_agent.run.content import (
     File,
     FilesMessage,
@@ -26,12 +27,12 @@ from fsm_agent.run.content import (
     Usage,
     clean_text,
 )
-from fsm_agent.run.delta import Reserved
+from fsm_agent.run.delta import AnyDelta, Perceived, Reserved
 from fsm_agent.run.record import OpenCall
 from fsm_agent.run.state import Trigger
 from fsm_agent.tools.attachments import Attachment
 
-from .costs import has_room, sane
+from .costs import charge, has_room, sane
 from .deps import Deps
 from .session import Session
 
@@ -84,20 +85,20 @@ def cleaned(deps: Deps, data: bytes) -> bytes:
 
 async def perceive(
     session: Session, agent: Agent, deps: Deps, groups: Sequence[Sequence[File]]
-) -> tuple[list[list[Part]], Usage | None]:
+) -> tuple[list[list[Part]], tuple[AnyDelta, ...]]:
     """The parts of each group of files, each with what could be read of it: never an error.
 
     Sound is put into words by the model's endpoint where that is set up: one reserve for all of it
-    goes on record first, and the usage that is returned settles it. Raises Interrupted if a cancel
-    request came.
+    goes on record first, and the facts that are returned settle it, after those of the parts.
+    Raises Interrupted if a cancel request came.
     """
     if any(groups):
         await session.flush()  # reading takes its time: what came before must not wait for it
     parts = [[await _read(session, agent, deps, file) for file in group] for group in groups]
     sounds = [part for group in parts for part in group if _is_heard(part)]
     if not sounds:
-        return parts, None
-    problem, usage = await _begin(session, deps, sounds), None
+        return parts, ()
+    problem, usage = await _begin(session, agent, deps, sounds), None
     for group in parts:
         for number, part in enumerate(group):
             if not _is_heard(part):
@@ -107,7 +108,9 @@ async def perceive(
                 continue
             group[number], billed = await _heard(session, agent, deps, part)
             usage = _sum(usage, billed)
-    return parts, usage
+    if usage is None:
+        return parts, ()
+    return parts, (Perceived((), usage), *charge(_price(agent, deps), usage))
 
 
 async def _read(session: Session, agent: Agent, deps: Deps, file: File) -> Part:
@@ -146,14 +149,23 @@ def _unheard(part: Part, why: str) -> Part:
     return replace(part, problem=f"its sound is not in words: {why}")
 
 
-async def _begin(session: Session, deps: Deps, sounds: Sequence[Part]) -> str:
+def _price(agent: Agent, deps: Deps) -> Price | None:
+    return price_of(agent.prices, name_of(deps.model, "transcript"))
+
+
+async def _begin(session: Session, agent: Agent, deps: Deps, sounds: Sequence[Part]) -> str:
     """Put a reserve for all sounds on record. Returns why they cannot be heard; '' if they can."""
     if not isinstance(deps.model, Transcriber) or not deps.model.can_transcribe:
         return "no model for that is set up (FSM_AGENT_TRANSCRIBE_MODEL)"
+    run, price = session.run, _price(agent, deps)
+    if run.limits.micros is not None and price is None:
+        return "the run has a limit on money, and no price for the model that hears"
     reserve = sum(map(_reserve_tokens, sounds))
-    if not has_room(session.run, reserve, 0):
+    # At the dearer of its prices: nobody knows how much is said.
+    micros = max(price.micros(reserve, 0), price.micros(0, reserve)) if price else 0
+    if not has_room(run, reserve, micros):
         return "the budget has no room for it"
-    began = Reserved(session.run.attempts + 1, reserve, purpose="transcript")
+    began = Reserved(run.attempts + 1, reserve, purpose="transcript", micros=micros)
     session.stage(Trigger.BEGAN, began)
     await session.flush()
     return ""

@@ -36,7 +36,7 @@ async def observe(session: Session, agent: Agent, deps: Deps) -> Outcome:
     inputs = _of_a_turn(_waiting(session))
     new = [each for each in inputs if each[0] not in session.run.signals]
     files = [session.run.unread, *(_files(signal) for _, signal in new)]
-    parts, usage = await perceive(session, agent, deps, files)
+    parts, settled = await perceive(session, agent, deps, files)
     facts: list[AnyDelta] = []
     if not session.run.phase and (first := agent.capability.first).name:
         facts.append(Entered(first.name))
@@ -46,8 +46,7 @@ async def observe(session: Session, agent: Agent, deps: Deps) -> Outcome:
         facts.append(_fact(signal_id, signal))
         if _files(signal):
             facts.append(Perceived(tuple(parts[number])))
-    if usage:
-        facts.append(Perceived((), usage))
+    facts += settled
     for signal_id, _ in inputs:
         session.consume(signal_id)
     if said := await _said_by_host(session, agent):

@@ -13,13 +13,14 @@ import pytest
 
 from checkpoints.errors import RunExists
 from checkpoints.model import RunId
-from fsm_agent import Agent, Runtime, tool
+from fsm_agent import Agent, Limits, Runtime, tool
 from fsm_agent.engine import observe as observe_module
 from fsm_agent.errors import ProviderError, UsageError
 from fsm_agent.llm.client import OpenAIModel
-from fsm_agent.llm.model import Reply, StepRequest
+from fsm_agent.llm.model import Reply, StepRequest, Use
 from fsm_agent.observations import read as read_module
 from fsm_agent.observations.reading import Limits as FileLimits
+from fsm_agent.reflection.money import Price
 from fsm_agent.run.content import (
     AssistantMessage,
     IllustratedMessage,
@@ -302,6 +303,9 @@ class Hearing(ScriptedModel):
 
     can_transcribe = True
 
+    def name_of(self, use: Use) -> str:
+        return "ears" if use == "transcript" else "mind"
+
     async def transcribe(self, data: bytes, media_type: str) -> tuple[str, Usage | None]:
         self.asked += 1
         said = self.heard(data, media_type)
@@ -373,6 +377,71 @@ async def test_a_worker_that_dies_in_a_transcription_leaves_its_reserve_spent(
     begun = [b for b in await facts(second, run_id, Reserved) if b.purpose == "transcript"]
     assert len(begun) == 2
     assert result.spent_tokens == begun[0].reserve_tokens + 15 + USAGE.total_tokens
+
+
+EARS = {"mind": Price(input=1, output=1), "ears": Price(input=6, output=10)}
+OWN = USAGE.total_tokens  # micros of the turn
+
+
+async def test_hearing_has_its_own_price_and_is_charged_once(bench: Bench) -> None:
+    said = iter(
+        [("one", Usage(70, 30)), ("two", None), ProviderError("x", "cut off", is_retryable=True)]
+    )
+    runtime = await bench.runtime(Hearing(lambda data, media_type: next(said)))
+    agent = Agent("clerk", max_tokens=100, prices=EARS, limits=Limits(money=1.0))
+    sounds = [(f"{n}.wav", files.wav(2.0)) for n in range(3)]
+
+    result = await runtime.run(agent, "Listen.", files=sounds)
+
+    guess = 2 * 12 + 500  # of the second, whose server gave no count, and of the third
+    assert result.spent_money == pytest.approx((70 * 6 + 30 * 10 + 2 * guess * 6 + OWN) / 1e6)
+    (begun, _) = await facts(runtime, result.run_id, Reserved)
+    assert begun.micros == 3 * guess * 10
+
+
+async def test_money_of_a_worker_that_dies_while_it_hears_is_spent_once(bench: Bench) -> None:
+    hang = asyncio.Event()
+
+    async def hear(data: bytes, media_type: str) -> tuple[str, Usage | None]:
+        if not hang.is_set():
+            hang.set()
+            await asyncio.sleep(60)
+        return "hello", Usage(10, 5)
+
+    agent = Agent("clerk", max_tokens=100, prices=EARS)
+    store, model = await bench.store(), Hearing(hear)
+    first = await bench.runtime(model, store=store, lease_s=QUICK)
+    second = await bench.runtime(model, lease_s=QUICK)
+    run_id = await first.start(agent, "Listen.", files=[("a.wav", files.wav())])
+    working = asyncio.create_task(first.work(run_id, agent))
+    await until(hang.is_set)
+    await die(store, working)
+
+    result = await take_over(second, run_id, agent)
+
+    dead = (await facts(second, run_id, Reserved))[0].micros
+    assert dead == 5_120
+    assert result.spent_money == pytest.approx((dead + 10 * 6 + 5 * 10 + OWN) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("money", "prices", "why"),
+    [
+        (0.001, EARS, "the budget has no room for it"),
+        (1.0, {"mind": Price(input=1, output=1)}, "no price for the model that hears"),
+    ],
+)
+async def test_with_a_limit_on_money_nothing_is_heard_that_might_pass_it(
+    bench: Bench, money: float, prices: dict[str, Price], why: str
+) -> None:
+    runtime = await bench.runtime(model := Hearing(lambda data, media_type: ("x", None)))
+    agent = Agent("clerk", max_tokens=100, prices=prices, limits=Limits(money=money))
+
+    result = await runtime.run(agent, "Listen.", files=[("a.wav", files.wav())])
+
+    assert (result.status, model.asked) == ("done", 0)
+    assert why in model.requests[0].messages[1].text
+    assert result.spent_money == pytest.approx(OWN / 1e6)
 
 
 @asynccontextmanager
