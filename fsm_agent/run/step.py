@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from posixpath import normpath
 from typing import Any
 
 import msgspec
@@ -37,6 +38,19 @@ _ID_BEGINNING = re.compile(f"[a-fA-F]*{_ID}[0-9a-zA-Z-]*")
 MIN_ID = 8  # hexadecimal digits, one of them a letter
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+", re.UNICODE)
 _NUMBER = re.compile(r"\d+")
+_PATH = re.compile(r"\S*[/\\]\S*|\.")
+MAX_END = 200  # characters of a result that says that there is no more
+_END = re.compile(
+    r"\b(?:no (?:more|further)|nothing (?:more|further|left)|end of"
+    r"|(?:past|beyond|after) the (?:end|last)|out of (?:range|bounds)|last page"
+    r"|page \d+ does not exist)\b"
+    r"|^\W*(?:\w+\W+)?\[\s*\]\W*$"  # an empty list, perhaps under a name
+    r"|没有更多|超出范围|最后一页",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(
+    r"(?:.*_)?(?:page|offset|skip|start|cursor|from|index)(?:_.*|no|num|number)?", re.IGNORECASE
+)
 _PROSE = re.compile(r"[^\W_]{3,}(?:[\s,.:;?!'\"()-]+[^\W_]{3,})+[\s.:?!]*")
 
 Sketch = Sequence[int]
@@ -115,24 +129,32 @@ class Step:
 
 def _did(call: Call, result: Settled, files: Sequence[str]) -> Did:
     text = stable(shortened(result.text))
+    # Beyond the last page one page is like the other, whatever its number.
+    is_end = len(result.text) <= MAX_END and bool(_END.search(result.text))
+    if is_end:
+        text = _NUMBER.sub("", text)
     # Another picture under the same words is another result.
     told = " ".join((result.status, str(len(result.text) // 64), text, *files))
     return Did(
         tool=call.name,
         # Another number does not make another call of one that runs out of time each time.
-        what=what(call, without_numbers=result.status == "timeout"),
+        what=what(call, without_numbers=result.status == "timeout", without_places=is_end),
         outcome=zlib.crc32(told.encode()),
         sketch=sketch(text),
         is_failure=result.status in FAILED,
     )
 
 
-def what(call: Call, *, without_numbers: bool = False) -> int:
-    """A digest of a call that is the same for other cases, orders and endings of its words."""
+def what(call: Call, *, without_numbers: bool = False, without_places: bool = False) -> int:
+    """A digest of a call that is the same for other cases, orders and endings of its words, and
+    for other ways to write a path. `without_places` passes over numbers of pages and the like."""
     if len(call.arguments) > sum(LOOKED_AT):
         return zlib.crc32(f"{call.name} {call.arguments}".encode())
     try:
-        said = "\n".join(_forms(msgspec.json.decode(call.arguments)))
+        given = msgspec.json.decode(call.arguments)
+        if without_places and isinstance(given, dict):
+            given = {name: item for name, item in given.items() if not _is_place(name, item)}
+        said = "\n".join(_forms(given))
     except (msgspec.DecodeError, RecursionError):
         said = call.arguments
     if without_numbers:
@@ -150,12 +172,27 @@ def _forms(value: Any) -> Iterator[str]:
         for item in value:
             yield from _forms(item)
     elif isinstance(value, str):
-        value = " ".join(value.split())
+        value = _path(" ".join(value.split()))
         # The words of a question to a search engine have no order; a command is another one.
         prose = sorted(map(_stem, words(value))) if _PROSE.fullmatch(value) else None
-        yield " ".join(prose) if prose else value.removeprefix("./")
+        yield " ".join(prose) if prose else value
     else:
         yield str(value)
+
+
+def _is_place(name: str, value: Any) -> bool:
+    is_number = isinstance(value, int) or (isinstance(value, str) and value.isdigit())
+    return is_number and not isinstance(value, bool) and bool(_PLACE.fullmatch(name))
+
+
+def _path(text: str) -> str:
+    """A path in the one way to write it, from wherever; any other text as it is.
+
+    Two calls are alike only where what came of them is too, so that `/a` passes for `a`.
+    """
+    if not _PATH.fullmatch(text):
+        return text
+    return normpath(text.replace("\\", "/").lstrip("/"))
 
 
 def call_digest(name: str, arguments: str) -> str:

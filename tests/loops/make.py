@@ -380,6 +380,37 @@ def pages_beyond_the_end(rng: Rng):
     return 1, lambda n: [call("list_items", "No more items.", topic=topic, page=9 + n)]
 
 
+def paths_with_detours(rng: Rng):
+    name, away = rng.choice(NAMES), rng.choice(["src", "docs", "lib"])
+    forms = [
+        f"{away}/{name}",
+        f"{away}/./{name}",
+        f"{away}/../{away}/{name}",
+        f"{away}//{name}",
+        f".\\{away}\\{name}",
+    ]
+    return 1, lambda n: [
+        call("read_file", "permission denied", "error", path=forms[n % len(forms)], limit=100)
+    ]
+
+
+def offsets_out_of_range(rng: Rng):
+    return 1, lambda n: [
+        call(
+            "read_log",
+            f"offset {5000 + 100 * n} is out of range: the log has 4871 lines",
+            "error",
+            name="app",
+            offset=5000 + 100 * n,
+        )
+    ]
+
+
+def empty_lists(rng: Rng):
+    topic = rng.choice(TOPICS)
+    return 1, lambda n: [call("orders", '{"items": []}', topic=topic, page_number=str(4 + n))]
+
+
 def longer_timeouts(rng: Rng):
     return 1, lambda n: [
         call(
@@ -404,6 +435,7 @@ LOOPS: dict[str, Rounds] = {f.__name__: f for f in (
     edit_and_revert, three_steps, four_steps, five_steps, same_thought, nearly_same_thought, counted_thought,
     chinese_thought, reworded_search, other_order_of_a_batch, thought_then_call, broken_replies, same_question,
     empty_thoughts, same_delegation, path_spellings, pages_beyond_the_end, longer_timeouts, toggling,
+    paths_with_detours, offsets_out_of_range, empty_lists,
 )} | {"straying_between_3": straying_between(3), "straying_between_4": straying_between(4)}  # fmt: skip
 
 
@@ -679,10 +711,53 @@ def form_filling(rng: Rng) -> list[Step]:
     return [call("fill", "ok", field=f"field_{n}", value=rng.choice(TOPICS)) for n in range(20)]
 
 
+def pages_without_a_match(rng: Rng) -> list[Step]:
+    word = rng.choice(NAMES)
+    return [
+        call("search_page", f"no matches for {word} here", text=word, page=n) for n in range(14)
+    ] + [call("search_page", f"line 7: {word}", text=word, page=14)]
+
+
+def blank_pages(rng: Rng) -> list[Step]:
+    out = []
+    for n in range(18):
+        text = prose(rng, 3) if n % 6 == 0 else "(this page is left blank)"
+        out.append(call("read_page", text, book="scan.pdf", page=n))
+    return out
+
+
+def ends_of_many_files(rng: Rng) -> list[Step]:
+    return [
+        call("read_file", "(end of file: nothing more)", path=f"logs/{name}", offset=0)
+        for name in NAMES
+    ]
+
+
+def where_is_it(rng: Rng) -> list[Step]:
+    # Fewer than the failures in a row that end a run by themselves.
+    folders = ["", "src/", "etc/", "lib/", "config/", "app/", "home/", "opt/", "srv/", "var/"]
+    return (
+        fresh(rng, 4)
+        + [
+            call("read_file", "no such file", "error", path=f"{folder}settings.toml")
+            for folder in rng.sample(folders, 4)
+        ]
+        + [call("read_file", code(rng), path="deploy/settings.toml")]
+    )
+
+
+def looking_upwards(rng: Rng) -> list[Step]:
+    return fresh(rng, 3) + [
+        call("read_file", "no such file", "error", path="../" * n + "pyproject.toml")
+        for n in range(4)
+    ] + [call("read_file", code(rng), path="../../../../pyproject.toml")]  # fmt: skip
+
+
 HONEST = {f.__name__: f for f in (
     many_files, many_pages, edits_and_tests, polled_job, polled_with_waits, many_writes, searches_without_a_match,
     long_thoughts, proof_by_cases, todo_list, growing_file, second_look, chat, chinese_research, batches,
     one_retry_each, bisecting, halving, one_shell, game, sensor, task_queue, regions, translation, form_filling,
+    pages_without_a_match, blank_pages, ends_of_many_files, where_is_it, looking_upwards,
 )}  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from fsm_agent.reflection.verdict import (
     Stop,
     Warn,
 )
-from fsm_agent.run.content import Call, ResultStatus, Usage
+from fsm_agent.run.content import Call, ResultStatus, Usage, canonical_json
 from fsm_agent.run.delta import (
     Assessed,
     Barred,
@@ -39,7 +39,7 @@ from fsm_agent.run.delta import (
 )
 from fsm_agent.run.limits import Limits
 from fsm_agent.run.record import KEPT_STEPS, Run, fold
-from fsm_agent.run.step import Step, call_digest, stable
+from fsm_agent.run.step import Step, call_digest, stable, what
 
 ALLOWED = ("THINK", "TOOL", "FINISH")
 
@@ -297,6 +297,55 @@ def test_barred_calls_are_remembered() -> None:
 
 
 CORPUS = list(transcripts())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("src/a.py", "./src/a.py", True),
+        ("src/a.py", "src//x/../a.py", True),
+        ("src/a.py", "/src/a.py/", True),
+        ("src/a.py", r".\src\a.py", True),
+        ("notes.md", "./notes.md", True),
+        (".", "./", True),
+        ("src/a.py", "src/b.py", False),
+        ("src/a.py", "lib/src/a.py", False),
+        ("../a.py", "a.py", False),
+        ("../a.py", "../../a.py", False),
+        ("sed s/a/b/ x", "sed s/a//b/ x", False),  # a command
+    ],
+)
+def test_a_path_is_the_same_however_it_is_written(one: str, other: str, alike: bool) -> None:
+    first, second = (Call("c", "read", canonical_json({"path": path})) for path in (one, other))
+
+    assert (what(first) == what(second)) is alike
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts", "alike"),
+    [
+        ('{"page": %d}', "No more items.", True),
+        ('{"q": "x", "offset": %d}', "offset %d is out of range", True),
+        ('{"pageNumber": "%d"}', '{"items": []}', True),
+        ('{"start_index": %d}', "[]", True),
+        ('{"page": %d}', "page %d of 30: a, b", False),
+        ('{"page": %d}', "no matches on this page", False),
+        ('{"id": %d}', "No more items.", False),  # another one of something
+        ('{"port": %d}', "closed", False),
+        ('{"page": %d}', "No more items. " + "And much else. " * 20 + "%d", False),
+    ],
+)
+def test_beyond_the_last_page_one_is_like_the_other(
+    arguments: str, texts: str, alike: bool
+) -> None:
+    def page(number: int) -> Step:
+        call = Call(f"c{number}-0", "look", arguments.replace("%d", str(number)))
+        text = texts.replace("%d", str(number))
+        return Step(
+            Replied("TOOL", "", Usage(1, 1), (call,)), (Settled(call.call_id, "success", text),)
+        )
+
+    assert page(9).is_like(page(10)) is alike
 
 
 def test_the_corpus_has_enough_of_both_kinds() -> None:
