@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from .content import Usage
-from .delta import ModelFailed
-
-if TYPE_CHECKING:
-    from .record import Run
+from .delta import Began, ModelFailed, Reserved
+from .value import Run
 
 SHRINK = 0.6  # of a request that was too long for the model
 LEARNING = 0.5  # how much of a new token count goes into the correction of estimates
@@ -25,6 +21,25 @@ def spend_reserve(run: Run) -> Run:
         reserved_tokens=0,
         spent_micros=run.spent_micros + run.reserved_micros,
         reserved_micros=0,
+    )
+
+
+def fold_attempt(run: Run, began: Began) -> Run:
+    run = replace(
+        spend_reserve(run),
+        attempts=began.attempt,
+        reserved_tokens=began.reserve_tokens,
+        wake_ms=0,
+        purpose="turn",
+        asked_tokens=0,
+    )
+    if not isinstance(began, Reserved):
+        return run
+    return replace(
+        run,
+        reserved_micros=began.micros,
+        purpose=began.purpose,
+        asked_tokens=began.prompt_tokens,
     )
 
 

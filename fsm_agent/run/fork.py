@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from .delta import Forked, Judged
-
-if TYPE_CHECKING:
-    from .record import OpenCall
+from .value import OpenCall
 
 
 def in_fork(call: OpenCall, fork: Forked) -> OpenCall:
