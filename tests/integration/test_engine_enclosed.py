@@ -16,6 +16,7 @@ from fsm_agent.llm.model import StepRequest
 from fsm_agent.observations.reading import Limits as FileLimits
 from fsm_agent.run.content import AssistantMessage, IllustratedMessage, Message, ToolMessage
 from fsm_agent.run.delta import Enclosed, Finalising, Perceived, Settled
+from fsm_agent.telling.words import Story
 from tests import files
 from tests.conftest import (
     Bench,
@@ -176,6 +177,29 @@ async def test_a_secret_in_a_text_file_is_not_kept(
     store = await bench.store()
     assert await store.get_blob(RunId(result.run_id), enclosed.files[0].digest) == b"key=[secret]"
     assert "swordfish" not in model.requests[1].messages[-1].text
+
+
+async def test_people_are_told_which_tool_gave_what(bench: Bench) -> None:
+    runtime = await bench.runtime(turns(ask(("render", {})), finish()))
+    given = [("c.png", PICTURE), ("../../notes\n.txt", b"x")]
+
+    result = await runtime.run(Agent("a", tools=[giving(*given)]), "Draw.")
+
+    story = Story()
+    lines = [line for event in await runtime.history(result.run_id) for line in story.tell(event)]
+    assert "render gave c.png, notes_.txt" in [line.text for line in lines]
+
+
+async def test_the_next_run_of_a_thread_is_not_told_files_of_tools_as_words(bench: Bench) -> None:
+    agent = Agent("a", tools=[giving(("c.txt", b"what the tool has found"))])
+    runtime = await bench.runtime(model := turns(ask(("render", {})), finish("one"), finish("two")))
+    thread = await runtime.run(agent, "Draw.", thread="t", files=[("mine.txt", b"my own words")])
+
+    await runtime.run(agent, "And now?", thread="t", continues=thread.run_id)
+
+    said = "\n".join(message.text for message in model.requests[-1].messages)
+    assert "my own words" in said
+    assert "what the tool has found" not in said
 
 
 # -- crashes --------------------------------------------------------------------------------------
