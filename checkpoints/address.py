@@ -77,7 +77,7 @@ def parse(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError as error:
         _refuse(url, str(error))
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    options = _options(parts.query)
     username, password = unquote(parts.username or ""), unquote(parts.password or "")
     hosts_text = parts.netloc.rpartition("@")[2]
     wishes = {name: options.pop(name) for name in list(options) if name in _STORE_OPTIONS}
@@ -145,6 +145,11 @@ def without_password(url: str) -> str:
     return f"{scheme}://{place}" + ("?" + "&".join(kept) if kept != [""] and kept else "")
 
 
+def _options(query: str) -> dict[str, str]:
+    """Also those without a value: a promise that is spelled badly must not be passed over."""
+    return {name: each[-1] for name, each in parse_qs(query, keep_blank_values=True).items()}
+
+
 def _hosts(url: str, text: str, default: int) -> list[tuple[str, int]]:
     """`HOST[:PORT][,HOST[:PORT]]…`; an IPv6 address stands in brackets."""
     found = []
@@ -161,10 +166,17 @@ def _hosts(url: str, text: str, default: int) -> list[tuple[str, int]]:
 
 
 def _embedded(url: str) -> Address:
-    folder = url.removeprefix("embedded:")
+    place = url.removeprefix("embedded:")
+    folder, _, query = place.rpartition("?")
+    if not folder or "=" not in query:  # a name may hold a '?'; what follows it is no option then
+        folder, query = place, ""
+    options = _options(query)
     if not folder or "\0" in folder:
         _refuse(url, "it names no folder")
-    return Address(folder=Path(folder).expanduser().absolute())
+    if any(name.startswith("durability") for name in options):
+        _refuse(url, "a folder's server has no copies to wait for, and is synced from outside")
+    _no_more(url, {name: options[name] for name in options if name not in _STORE_OPTIONS})
+    return Address(folder=Path(folder).expanduser().absolute(), options=options)
 
 
 def _database(url: str, text: str) -> int:

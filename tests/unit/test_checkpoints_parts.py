@@ -148,6 +148,9 @@ def test_addresses_are_read() -> None:
     assert parse("unix:///run/a%20b.sock?db=2").path == "/run/a b.sock"
     assert parse("embedded:/a b/c?d").folder == Path("/a b/c?d")
     assert parse("embedded:~/x").folder == Path.home() / "x"
+    small = parse("embedded:/a?b?compress=on&namespace=other")
+    assert (small.folder, str(small)) == (Path("/a?b"), "embedded:/a?b")
+    assert small.options == {"compress": "on", "namespace": "other"}
     assert parse("redis://[::1]:1").host == "::1"
     watched = parse("redis+sentinel://host/agents?db=1")
     assert (watched.kind, watched.port, watched.service) == ("sentinel", 26379, "agents")
@@ -161,6 +164,8 @@ def test_addresses_are_read() -> None:
     [
         *("", "x", "redis:", "redis://", "redis://h:port", "redis://h:99999", "redis://h/x"),
         *("http://h", "embedded:", "unix://", "unix://relative/path", "redis://h?retry=1"),
+        *("embedded:x?retry=1", "embedded:x?compres=on", "redis://h?retry", "unix:///x?y="),
+        "embedded:x?durability=disk:0",
         *("redis+sentinel://h", "redis+cluster://h/1", "redis+x://h"),
         *("redis://h?ssl_ca_certs=x", "sqlite:///x", "redis://u:secret@h/x", "\0", "redis://[::1"),
     ],
