@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from checkpoints.errors import RunNotFound
 from fsm_agent.capabilities.agent import Agent
@@ -25,6 +25,7 @@ from fsm_agent.inbox.approvals import Item
 from fsm_agent.inbox.deciding import decide
 from fsm_agent.inbox.desk import Desk, body_of
 from fsm_agent.inbox.problems import Problem
+from fsm_agent.inbox.streams import streaming
 from fsm_agent.run.content import canonical_json, clean_text
 from fsm_agent.run.delta import Answered, AnyDelta, Asked, Began, Failed, Replied, Settled, Verb
 from fsm_agent.run.event import EntryEvent, LiveEvent, ParkedEvent
@@ -73,13 +74,18 @@ async def agui(request: Request, desk: Desk, actor: Actor) -> Response:
     if agent is None:
         known = ", ".join(sorted(desk.agents)) or "none"
         raise Problem(404, "not-found", f"This inbox has no such agent. It has: {known}.")
+    # The run begins with the stream, which may be one too many: then nothing has been done.
+    return await streaming(desk, actor, _turn(desk, actor, agent, body))
+
+
+async def _turn(desk: Desk, actor: Actor, agent: Agent, body: AguiBody) -> AsyncIterator[bytes]:
     if body.resume:
         run_id, after = await _resumed(desk, actor, body)
     else:
         run_id, after = await _started(desk, actor, agent, body), 0
-    stream = _encoded(_events(desk, actor, body, run_id, after))
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
+    async with aclosing(_events(desk, actor, body, run_id, after)) as events:  # type: ignore[type-var]
+        async for each in events:
+            yield b"data: " + wire.encode(each) + b"\n\n"
 
 
 async def _started(desk: Desk, actor: Actor, agent: Agent, body: AguiBody) -> str:
@@ -187,11 +193,6 @@ def _decision(item: Item, resume: _Resume) -> tuple[Verb, str, str | None, str |
 
 
 # -- events ----------------------------------------------------------------------------------------
-
-
-async def _encoded(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
-    async for each in events:
-        yield b"data: " + wire.encode(each) + b"\n\n"
 
 
 async def _events(

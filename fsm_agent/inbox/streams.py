@@ -56,7 +56,7 @@ async def run_events(request: Request, desk: Desk, actor: Actor) -> Response:
     after = _after(request)
     if after > head.seq:
         after = -1  # it has seen what this store does not know: it has to begin anew
-    return await _streaming(desk, actor, _run_stream(desk, run_id, after))
+    return await streaming(desk, actor, _run_stream(desk, run_id, after))
 
 
 def _after(request: Request) -> int:
@@ -66,7 +66,7 @@ def _after(request: Request) -> int:
     return int(given)
 
 
-async def _streaming(desk: Desk, actor: Actor, body: AsyncIterator[bytes]) -> Response:
+async def streaming(desk: Desk, actor: Actor, body: AsyncIterator[bytes]) -> Response:
     """Begin a stream: what refuses it is told with a status, and not inside of it."""
     counted = _counted(desk, actor)
     counted.__enter__()
@@ -130,7 +130,7 @@ async def inbox_events(request: Request, desk: Desk, actor: Actor) -> Response:
     """`changed` whenever the lists that this person sees are others than before, with how much is
     open. A client of another server, or of an earlier time, is told to look again."""
     known = request.headers.get("last-event-id", "")
-    return await _streaming(desk, actor, _list_stream(desk, actor, known))
+    return await streaming(desk, actor, _list_stream(desk, actor, known))
 
 
 async def _list_stream(desk: Desk, actor: Actor, known: str) -> AsyncIterator[bytes]:

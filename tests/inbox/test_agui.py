@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 from ag_ui.core import Event, RunAgentInput
 from pydantic import TypeAdapter
 
+from fsm_agent.inbox.settings import Settings
 from fsm_agent.llm.model import Reply, StepRequest
-from tests.conftest import ScriptedModel, ask, finish, think, turns
+from tests.conftest import ScriptedModel, ask, finish, think, turns, until
 from tests.inbox.browser import worker_of
 from tests.inbox.conftest import Opener, Site
 
@@ -138,6 +140,24 @@ async def test_what_does_not_fit_is_refused_before_a_stream_begins(site: Site) -
     assert await status(resume(interrupt.id, None)) == 422
     assert await status({"threadId": 1}) == 422
     assert await site.digest() == before
+
+
+async def test_its_streams_count_among_those_of_a_person(open_site: Opener) -> None:
+    site: Site = await open_site(settings=Settings(look_s=0.05, max_streams_of_one=2))
+    pieces = []  # what reads a stream must live, or the stream is closed
+    async with AsyncExitStack() as stack:
+        for thread in ("t1", "t2"):  # nobody works on them, so they stay open
+            body = turn("refund A7") | {"threadId": thread}
+            opened = site.client.stream("POST", "/agui/desk", json=body, headers=site.as_("root"))
+            pieces.append((await stack.enter_async_context(opened)).aiter_bytes())
+            await anext(pieces[-1])
+
+        over = await site.post("/agui/desk", turn("refund A8"), "root")
+        other = await site.post("/agui/desk", turn("refund A9"), "vic")
+        runs = await site.runtime.runs()
+
+    assert (over.status_code, other.status_code, len(runs)) == (429, 403, 2)
+    await until(lambda: not site.desk.open_streams, 10)
 
 
 async def test_a_client_cannot_bring_an_approval_with_its_history(site: Site) -> None:
