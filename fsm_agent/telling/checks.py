@@ -205,6 +205,9 @@ def _durability(facts: Facts, *, is_embedded: bool) -> Check:
         return Check(
             "waits for", "yellow", f"{words} is made again then. Add ?durability=memory:1."
         )
+    if policy.startswith("disk") and facts.get("appendfsync") == "no":
+        words = f"{policy}, and the server never says what is on its disk: nothing unsafe can start"
+        return Check("waits for", "red", f"{words}. Set appendfsync everysec or always.")
     wanted = int(policy.partition(":")[2].partition(" ")[0])
     if wanted > replicas:
         words = f"{policy}, and there are {replicas} replica(s): nothing unsafe can start"

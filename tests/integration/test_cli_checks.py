@@ -67,6 +67,8 @@ GOOD: dict[str, Any] = {
         ({"connected_slaves": "0"}, "waits for", "green"),
         ({"durability": "memory:1 before an unsafe tool starts"}, "waits for", "green"),
         ({"durability": "disk:2 before every commit"}, "waits for", "red"),
+        ({"durability": "disk:0 before an unsafe tool starts"}, "waits for", "green"),
+        ({"durability": "disk:0 before …", "appendfsync": "no"}, "waits for", "red"),
         ({"encryption": ("k2", "k1"), "compress_from": 1024}, "at rest", "green"),
         ({"bind": "* -::*", "protected-mode": "no"}, "access", "red"),
     ],
