@@ -106,6 +106,10 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     facts: dict[str, int | float | str] = {}  # pages, width, seconds …
     problem: str = ""  # why there is nothing, or not all of it
 
+    def __hash__(self) -> int:
+        # Messages are kept by their hash, and a dict has none.
+        return hash((self.file, self.kind, self.text, self.pictures, self.problem))
+
 
 class FilesMessage(UserMessage, frozen=True, array_like=True, tag="files"):
     """Files of a user or of tools, in words. Pictures are put in when the model is asked."""

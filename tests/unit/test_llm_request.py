@@ -6,6 +6,8 @@ import json
 import time
 from typing import Any
 
+import msgspec
+
 from fsm_agent.labels.protocol import DEFAULT
 from fsm_agent.llm.model import StepRequest, ToolSpec
 from fsm_agent.llm.profiles import Profile, adapted, profile_for
@@ -13,8 +15,11 @@ from fsm_agent.llm.request import CONTINUE, RequestBuilder
 from fsm_agent.run.content import (
     AssistantMessage,
     Call,
+    File,
+    FilesMessage,
     Message,
     NoteMessage,
+    Part,
     ToolMessage,
     UserMessage,
 )
@@ -80,6 +85,16 @@ def test_a_note_speaks_as_the_user() -> None:
 def test_the_last_message_is_never_the_assistants() -> None:
     for messages in ((UserMessage("hi"), AssistantMessage("THINK", "Hm.")), ()):
         assert body(*messages)["messages"][-1] == {"role": "user", "content": CONTINUE}
+
+
+def test_files_are_sent_in_words_whatever_is_known_of_them() -> None:
+    part = Part(File("a.pdf", "d1", 9), "pdf", "application/pdf", "the text", facts={"pages": 2})
+    other = msgspec.structs.replace(part, facts={"pages": 3})
+
+    sent = body(FilesMessage("a.pdf: the text", (part, other)))
+
+    assert sent["messages"][-1] == {"role": "user", "content": "a.pdf: the text"}
+    assert part != other
 
 
 def test_without_tool_support_the_history_is_plain_text() -> None:
