@@ -225,7 +225,7 @@ async def test_the_inbox_and_the_timeline_fill_by_themselves(
         await leo.go("/inbox")
         await expect(leo.page.locator(".empty")).to_contain_text("Nothing waits for you")
         await mia.go(f"/runs/{run_id}")
-        assert await mia.page.locator(".journal tbody tr").count() == 1
+        assert await mia.page.locator(".journal > tbody > tr").count() == 1
         working = asyncio.create_task(site.runtime.work(run_id, desk_agent()))
         await expect(mia.page.locator("[data-live-text]")).to_contain_text("I am thinking of it.")
         await expect(mia.page.locator("[data-live-text]")).to_contain_text("not on record yet")
@@ -233,8 +233,8 @@ async def test_the_inbox_and_the_timeline_fill_by_themselves(
         await working
         await expect(mia.page.locator(".answer")).to_contain_text("All done.")
         last = (await site.bench.run_of(run_id)).seq
-        await expect(mia.page.locator(".journal tbody tr")).to_have_count(last)
-        keys = await mia.page.locator(".journal tbody tr").evaluate_all(
+        await expect(mia.page.locator(".journal > tbody > tr")).to_have_count(last)
+        keys = await mia.page.locator(".journal > tbody > tr").evaluate_all(
             "rows => rows.map(row => Number(row.dataset.key))"
         )
         assert keys == list(range(1, last + 1))
