@@ -6,7 +6,6 @@ Each entry stands there twice: as facts to read, and as the bytes that the hash 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ from fsm_agent.run import codec
 from fsm_agent.run.event import EntryEvent
 from fsm_agent.run.record import Run, apply
 
-VERSION = 1
+VERSION = 2
 
 
 class Tampered(Exception):
@@ -37,7 +36,8 @@ async def lines_of(store: Store, head: Head) -> list[JsonObject]:
     Raises RunNotFound or CorruptEntry.
     """
     run_id = head.run_id
-    lines: list[JsonObject] = [{**asjson.head(head), "event": "export", "version": VERSION}]
+    begin: JsonObject = {**asjson.head(head), "event": "export", "version": VERSION}
+    lines = [begin | {"digest": _digest(begin)}]
     chain, digests = genesis(run_id), []
     pages = await archive.history(store, run_id)
     for entry, event in pages:
@@ -50,8 +50,24 @@ async def lines_of(store: Store, head: Head) -> list[JsonObject]:
         if data is not None:
             shown = base64.b64encode(data).decode()
             lines.append({"event": "blob", "run_id": run_id, "digest": digest, "data": shown})
-    end = {"event": "end", "run_id": run_id, "entries": len(pages), "chain": chain.hex()}
+    blobs = len(lines) - 1 - len(pages)
+    end = {"event": "end", "run_id": run_id, "entries": len(pages), "blobs": blobs,
+           "chain": chain.hex()}  # fmt: skip
     return [*lines, end]
+
+
+def _digest(begin: JsonObject) -> str:
+    """Of a run's first line, whose times and owner no entry tells."""
+    told = {name: value for name, value in begin.items() if name != "digest"}
+    return hashlib.sha256(asjson.line(told).encode(errors="surrogatepass")).hexdigest()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """An object of JSON. Of two fields with one name, readers would see either."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field stands there twice")
+    return found
 
 
 def verify(lines: Iterable[bytes | str]) -> Iterator[tuple[str, int]]:
@@ -63,7 +79,7 @@ def verify(lines: Iterable[bytes | str]) -> Iterator[tuple[str, int]]:
     number = 0
     for number, raw in enumerate(lines, 1):
         try:
-            line = json.loads(raw)
+            line = json.loads(raw, object_pairs_hook=_once)
             kind = line["event"]
             if kind == "export":
                 if reading:
@@ -83,7 +99,7 @@ def verify(lines: Iterable[bytes | str]) -> Iterator[tuple[str, int]]:
                 raise Tampered(f"there is no kind of line called {kind!r}")
         except Tampered as error:
             raise Tampered(f"line {number}: {error}.") from None
-        except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Tampered(f"line {number}: it is no line of an export ({error}).") from error
     if reading:
         raise Tampered(f"line {number + 1}: run {reading.run_id!r} has no end.")
@@ -97,7 +113,10 @@ class _Reading:
     def __init__(self, line: JsonObject) -> None:
         if line["version"] != VERSION:
             raise Tampered(f"version {line['version']} is not one that this program reads")
+        if line["digest"] != _digest(line):
+            raise Tampered(f"what it says of run {str(line['run_id'])!r} was changed")
         self.run_id = str(line["run_id"])
+        self._blobs = 0
         self.run = Run(run_id=self.run_id)
         self._chain = genesis(self.run_id)
 
@@ -123,8 +142,11 @@ class _Reading:
         data = base64.b64decode(line["data"], validate=True)
         if hashlib.sha256(data).hexdigest() != line["digest"]:
             raise Tampered("the bytes of a blob do not match its digest")
+        self._blobs += 1
 
     def end(self, line: JsonObject) -> None:
         found: dict[str, Any] = {"entries": self.run.seq, "chain": self._chain.hex()}
         if {name: line[name] for name in found} != found:
             raise Tampered(f"run {self.run_id!r} ends at another entry than it says")
+        if line["blobs"] != self._blobs:
+            raise Tampered(f"run {self.run_id!r} had {line['blobs']} blobs, not {self._blobs}")
