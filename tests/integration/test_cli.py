@@ -511,13 +511,14 @@ def test_help_is_quick_and_imports_no_heavy_library(cli: Cli) -> None:
 
 def test_files_go_with_a_task_and_a_message(cli: Cli) -> None:
     (cli.folder / "letter.txt").write_text("Dear desk, seven are missing.")
-    run_id = cli.run("pay", "--file", "letter.txt").run_id
+    run = cli.run("pay", "--file", "letter.txt")
+    run_id = run.run_id
     said = cli("say", run_id, "and this", "--file", "letter.txt")
     missing = cli.run("plain", "--file", "gone.txt")
 
     story = cli("show", run_id).out
     (given,) = [f for f in cli.entries(run_id)[0]["facts"] if f["kind"] == "given"]
-    assert said.code == 0
+    assert (run.code, said.code) == (3, 0), run.err
     assert "with letter.txt" in story
     assert "reads letter.txt (text/plain): 29 characters" in story
     assert given["files"][0]["size_bytes"] == 29
