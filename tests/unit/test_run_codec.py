@@ -365,10 +365,10 @@ def test_bytes_that_are_no_record_are_refused(packed: bytes) -> None:
     assert _message(packed)
 
 
-def test_ten_thousand_mutations_give_a_record_or_corrupt_record_and_nothing_else() -> None:
+def test_a_hundred_thousand_mutations_give_a_record_or_corrupt_record_and_nothing_else() -> None:
     rng = random.Random(79)
     slowest = 0.0
-    for _ in range(10_000):
+    for _ in range(100_000):
         body = bytearray(GOOD)
         for _ in range(rng.randint(1, 4)):
             match rng.randrange(4):
