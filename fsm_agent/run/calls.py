@@ -103,6 +103,8 @@ def fold_fork(run: Run, fork: Forked) -> Run:
         calls=tuple(in_fork(call, fork) for call in run.calls),
         consents=(),
         filed=replace(run.filed, on_busy=on_busy),
+        # Who makes a run go another way has started it: it is they who may not approve its calls.
+        requester=fork.by or run.requester,
         parent="",
         origin=fork.origin,
         wake_ms=0,

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from checkpoints.errors import RunNotFound
 from checkpoints.model import RunId
 from fsm_agent import Agent, Limits, Result, Runtime, ToolContext, keyed, pause, tool
+from fsm_agent import ask as asking_people
 from fsm_agent.engine.forking import whole_steps
-from fsm_agent.errors import UsageError
+from fsm_agent.errors import NotAllowed, UsageError
 from fsm_agent.reflection.settings import Reflection
 from fsm_agent.run.content import UserMessage
 from fsm_agent.run.delta import Forked, Intended, Settled
@@ -536,3 +537,22 @@ async def test_a_long_run_is_forked_in_one_step(bench: Bench) -> None:
     replayed = await runtime.replay("l1")
     assert (replayed.differences, replayed.last_seq > 350) == ((), True)
     assert (await runtime.work("l1", desk.agent)).answer == "all done"
+
+
+async def test_who_forks_a_run_has_started_it_and_may_not_approve_what_follows(
+    bench: Bench,
+) -> None:
+    desk = Desk(pay=asking_people(not_requester=True))
+    runtime = await bench.runtime(model_of("pay"))
+    origin = await runtime.run(desk.agent, "Go.", requester="kim")
+    assert origin.status == "waiting"
+
+    await runtime.fork(origin.run_id, new_id="f1", by="leo", say="Pay more.")
+    await runtime.work("f1", desk.agent)
+    (request,) = await runtime.requests("f1")
+
+    with pytest.raises(NotAllowed):
+        await runtime.decide("f1", request.ask_id, "approve", by="Leo ")
+    await runtime.decide("f1", request.ask_id, "approve", by="kim")
+    assert (await runtime.work("f1", desk.agent)).status == "done"
+    assert desk.ledger["pay"] == 1
