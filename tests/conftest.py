@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -29,6 +30,11 @@ from fsm_agent.run import codec
 from fsm_agent.run.content import AssistantMessage, ToolMessage, Usage
 from fsm_agent.run.delta import Settled
 from fsm_agent.run.record import Record, Run, apply
+
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts in turn.
+# What the tests interrupt must hear it, wherever the suite was started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _namespaces = count()
 USAGE = Usage(10, 5)
