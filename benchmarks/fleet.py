@@ -128,7 +128,7 @@ async def work(
 ) -> Outcome:
     """Let the crew work until nothing is left to do, killing one of them every so often."""
     began = time.perf_counter()
-    kill_at = began + kill_every_s if kill_every_s else float("inf")
+    kill_at = began if kill_every_s else float("inf")  # the first at once: all may be done soon
     while await _is_some_left(store):
         now = time.perf_counter()
         if now >= kill_at and kill_every_s:

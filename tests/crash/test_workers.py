@@ -381,7 +381,7 @@ def test_hundreds_of_runs_on_workers_that_are_killed_are_all_done_once(
         ledger = tmp_path / "ledger"
         try:
             run_ids = await fill(store, 200, ledger)
-            with Crew(store_url, ledger, 3, lease_s=0.7) as crew:
+            with Crew(store_url, ledger, 3, lease_s=0.7, think_s=0.1) as crew:
                 return await work(store, crew, run_ids, kill_every_s=0.4, patience_s=100.0)
         finally:
             await store.aclose()
