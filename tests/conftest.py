@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+import structlog
 
 from checkpoints import open_store
 from checkpoints.embedded import EmbeddedServer
@@ -38,6 +39,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _namespaces = count()
 USAGE = Usage(10, 5)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A test that runs the command in its own process sets up the logs of all that follow."""
+    before, was_set = structlog.get_config(), structlog.is_configured()
+    yield
+    structlog.configure(**before) if was_set else structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
