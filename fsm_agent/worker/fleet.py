@@ -107,8 +107,16 @@ class Relay:
     that ran out. A run that stays due is sent again, less and less often.
     """
 
-    def __init__(self, url: str, store: Store, *, owner: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        store: Store,
+        *,
+        owner: str,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._url, self._store, self._owner = url, store, owner
+        self._steady_s = steady_s
         self._sent: dict[RunId, tuple[float, float]] = {}  # when, and the pause after that
 
     async def run(self) -> None:
@@ -143,7 +151,7 @@ class Relay:
             await self._send(sender, run_id)
 
     async def _sweep(self, sender: Sender) -> None:
-        now = time.monotonic()
+        now = self._steady_s()
         agenda = await self._store.agenda(limit=BATCH)
         due = [run.run_id for run in agenda.runs]
         self._sent = {run_id: self._sent[run_id] for run_id in due if run_id in self._sent}
@@ -154,5 +162,5 @@ class Relay:
 
     async def _send(self, sender: Sender, run_id: RunId) -> None:
         _, pause_s = self._sent.get(run_id, (0.0, 0.0))
-        self._sent[run_id] = time.monotonic(), min(2 * pause_s or AGAIN_S, LONGEST_S)
+        self._sent[run_id] = self._steady_s(), min(2 * pause_s or AGAIN_S, LONGEST_S)
         await sender.send(run_id)

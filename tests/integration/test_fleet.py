@@ -207,13 +207,12 @@ async def test_one_process_relays_and_another_follows_it(
 
 
 async def test_a_run_that_stays_due_is_sent_again_less_and_less_often(
-    bench: Bench, own_redis: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, own_redis: str, ledger: Ledger
 ) -> None:
     now, sent = 0.0, []
-    monkeypatch.setattr("fsm_agent.worker.fleet.time.monotonic", lambda: now)
     runtime = await bench.runtime(model())
     run_id = await runtime.start(make_agent(ledger), "x")
-    relay = Relay(own_redis, runtime.store, owner="w")
+    relay = Relay(own_redis, runtime.store, owner="w", steady_s=lambda: now)
 
     class Recorder:
         async def send(self, run_id: str) -> None:
