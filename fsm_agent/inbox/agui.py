@@ -25,7 +25,7 @@ from fsm_agent.inbox.approvals import Item
 from fsm_agent.inbox.deciding import decide
 from fsm_agent.inbox.desk import Desk, body_of
 from fsm_agent.inbox.problems import Problem
-from fsm_agent.inbox.streams import streaming
+from fsm_agent.inbox.streams import kept_alive, streaming
 from fsm_agent.run.content import canonical_json, clean_text
 from fsm_agent.run.delta import Answered, AnyDelta, Asked, Began, Failed, Replied, Settled, Verb
 from fsm_agent.run.event import EntryEvent, LiveEvent, ParkedEvent
@@ -75,7 +75,8 @@ async def agui(request: Request, desk: Desk, actor: Actor) -> Response:
         known = ", ".join(sorted(desk.agents)) or "none"
         raise Problem(404, "not-found", f"This inbox has no such agent. It has: {known}.")
     # The run begins with the stream, which may be one too many: then nothing has been done.
-    return await streaming(desk, actor, _turn(desk, actor, agent, body))
+    turn = kept_alive(_turn(desk, actor, agent, body), desk.settings.heartbeat_s)
+    return await streaming(desk, actor, turn)
 
 
 async def _turn(desk: Desk, actor: Actor, agent: Agent, body: AguiBody) -> AsyncIterator[bytes]:

@@ -23,6 +23,7 @@ from fsm_agent.telling.plain import plain_event
 _EPOCH = secrets.token_hex(4)  # of this server: the ids of its list stream mean nothing elsewhere
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RETRY_MS = 2000
+STILL_HERE = b": still here\n\n"
 
 
 @contextmanager
@@ -88,6 +89,31 @@ async def streaming(desk: Desk, actor: Actor, body: AsyncIterator[bytes]) -> Res
     return StreamingResponse(whole(), headers=_HEADERS, media_type="text/event-stream")
 
 
+async def kept_alive(body: AsyncIterator[bytes], heartbeat_s: float) -> AsyncIterator[bytes]:
+    """`body`, with a comment wherever it says nothing for so long: proxies cut silent streams."""
+    coming: asyncio.Task[bytes] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.create_task(_next_of(body), name="next event")
+            if not (await asyncio.wait({coming}, timeout=heartbeat_s))[0]:
+                yield STILL_HERE
+                continue
+            piece, coming = coming, None
+            try:
+                yield piece.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if coming:
+            coming.cancel()
+            await asyncio.wait({coming})
+        await body.aclose()  # type: ignore[attr-defined]
+
+
+async def _next_of(body: AsyncIterator[bytes]) -> bytes:
+    return await anext(body)
+
+
 async def _run_stream(desk: Desk, run_id: str, after: int) -> AsyncIterator[bytes]:
     async with desk.feeds.reading_run(run_id) as reader:
         yield f"retry: {RETRY_MS}\n\n".encode()
@@ -105,7 +131,7 @@ async def _run_stream(desk: Desk, run_id: str, after: int) -> AsyncIterator[byte
                 item = await reader.get(desk.settings.heartbeat_s)
                 match item:
                     case None:
-                        yield b": still here\n\n"
+                        yield STILL_HERE
                     case End(problem=problem):
                         yield event("end", {"problem": problem}, after)
                         return
@@ -146,7 +172,7 @@ async def _list_stream(desk: Desk, actor: Actor, known: str) -> AsyncIterator[by
             if isinstance(marks, End):
                 return
             if marks is None:
-                yield b": still here\n\n"
+                yield STILL_HERE
                 continue
             mine = await _mine(desk, actor, marks, tenants)
             mark = f"{_EPOCH}-{digest_of(sorted(mine.items()))}"

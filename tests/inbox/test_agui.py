@@ -116,6 +116,32 @@ async def test_a_question_is_answered_and_a_cancelled_interrupt_is_a_rejection(
     assert statuses == ["success", "denied"]
 
 
+async def test_a_stream_that_has_nothing_to_say_is_kept_alive(open_site: Opener) -> None:
+    gate = asyncio.Event()
+
+    async def slow(request: StepRequest) -> Reply:
+        await gate.wait()
+        return finish("late")
+
+    site: Site = await open_site(
+        ScriptedModel(slow), settings=Settings(look_s=0.05, heartbeat_s=0.02)
+    )
+    beats, rest = 0, ""
+
+    async with worker_of(site), asyncio.timeout(20):
+        headers = site.as_("root")
+        body = turn("How is it?")
+        async with site.client.stream("POST", "/agui/desk", json=body, headers=headers) as answer:
+            async for piece in answer.aiter_text():
+                beats += piece.count(": still here\n\n")
+                rest += piece
+                if beats >= 3:
+                    gate.set()
+
+    assert beats >= 3
+    assert "late" in rest
+
+
 async def test_what_does_not_fit_is_refused_before_a_stream_begins(site: Site) -> None:
     async with worker_of(site):
         asked = await told(site, turn("refund A7"))
