@@ -25,10 +25,10 @@ class SoFar(msgspec.Struct, frozen=True):
         return self.sums.get(argument, 0)
 
     def plus(self, numbers: Numbers) -> SoFar:
-        """With one more call."""
+        """With one more call. A number below zero adds nothing: it would make room for others."""
         sums = dict(self.sums)
         for name, number in numbers.items():
-            sums[name] = sums.get(name, 0) + number
+            sums[name] = sums.get(name, 0) + max(0, number)
         return SoFar(self.calls + 1, sums)
 
 

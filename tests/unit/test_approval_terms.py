@@ -119,3 +119,9 @@ def test_numbers_are_summed_and_nothing_else_is() -> None:
     assert found["g"] > 10**30
     so_far = SoFar().plus({"a": 1}).plus({"a": 2, "b": 0.5})
     assert (so_far.calls, so_far["a"], so_far["b"], so_far["never"]) == (2, 3, 0.5, 0)
+
+
+def test_a_negative_number_makes_no_room_for_others() -> None:
+    so_far = SoFar().plus({"cents": -1000}).plus({"cents": 700}).plus({"cents": -1})
+
+    assert (so_far.calls, so_far["cents"]) == (3, 700)
