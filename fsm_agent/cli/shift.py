@@ -19,6 +19,7 @@ from fsm_agent.cli.process import Stopped, put, say
 from fsm_agent.cli.settings import current
 from fsm_agent.cli.views import View, view_for
 from fsm_agent.errors import AgentError, UsageError
+from fsm_agent.run import codec
 from fsm_agent.run.delta import Replied
 from fsm_agent.run.event import EntryEvent, Event
 from fsm_agent.run.limits import Limits
@@ -42,6 +43,7 @@ class Shift:
     view: View = field(init=False)
     _is_on_record: bool = field(default=False, init=False)
     _limits: Limits | None = field(default=None, init=False)
+    _waits_for: RunId | None = field(default=None, init=False)  # told of already
 
     def work(self, begin: Callable[[Runtime], Awaitable[str]]) -> int:
         """Begin, then work until the run is over or waits. The exit code."""
@@ -140,7 +142,14 @@ class Shift:
     async def _sleep(self, runtime: Runtime) -> None:
         head = await runtime.store.head(RunId(self.run_id))
         wait_ms = max(0, (head.due_ms or 0) - await runtime.store.now_ms())
-        if wait_ms > 500:
+        thread = codec.decode_snapshot(head.snapshot).thread
+        active = await runtime.store.active_in(thread) if thread else None
+        if active not in (None, self.run_id):
+            if active != self._waits_for:
+                why = f"for its turn: run {active} of the thread {thread} is active"
+                self.view.note("waiting", one_line(why, 300))
+            self._waits_for = active
+        elif wait_ms > 500:
             self.view.note("think", f"the run sleeps for {seconds(wait_ms)}")
         await asyncio.sleep(wait_ms / 1000)
 

@@ -27,4 +27,9 @@ def checked_filing(tenant: str, priority: int, thread: str, on_busy: OnBusy) -> 
         raise UsageError(f"{priority} is no priority. Use -{MAX_PRIORITY} to {MAX_PRIORITY}.")
     if on_busy not in get_args(OnBusy):
         raise UsageError(f"on_busy is one of {', '.join(get_args(OnBusy))}, not {on_busy!r}.")
-    return Filed(tenant, priority, thread, on_busy if thread else "reject")
+    if on_busy != "reject" and not thread:
+        raise UsageError(
+            f"on_busy={on_busy!r} says what happens while another run of the thread is active, and"
+            " this run is given no thread. Name one with thread=…, or --thread."
+        )
+    return Filed(tenant, priority, thread, on_busy)

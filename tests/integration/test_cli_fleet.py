@@ -74,6 +74,20 @@ def test_runs_of_a_thread_are_refused_queued_or_interrupt(cli: Cli) -> None:
     assert ended.code == 0
 
 
+def test_resume_of_a_queued_run_says_whose_turn_it_is(cli: Cli) -> None:
+    filing = ("--thread", "case 8")
+    first = cli("start", *AGENT, "look", *filing)
+    queued = cli("start", *AGENT, "look", *filing, "--on-busy", "queue")
+    waiting = cli.start("resume", queued.run_id)
+    until(lambda: status(cli, queued.run_id) == "queued")
+    cli("resume", first.run_id)
+    ended = cli.end(waiting)
+
+    assert ended.code == 0
+    words = f"for its turn: run {first.run_id} of the thread case 8 is active"
+    assert ended.err.count(words) == 1
+
+
 def test_limits_are_listed_set_replaced_and_taken_away(cli: Cli) -> None:
     cli("limit", "tenant:t1", "--at-once", "2")
     both = cli("limit", "tenant:t1", "--at-once", "3", "--per-minute", "60", "--json")
@@ -97,6 +111,7 @@ def test_limits_are_listed_set_replaced_and_taken_away(cli: Cli) -> None:
         (["limit", "tenant:x", "--at-once", "0"], "--at-once"),
         (["start", *AGENT, "x", "--priority", "1000"], "--priority"),
         (["start", *AGENT, "x", "--on-busy", "perhaps"], "--on-busy"),
+        (["start", *AGENT, "x", "--on-busy", "queue"], "Name one with thread=…, or --thread"),
         (["start", *AGENT, "x", "--tenant", "t" * 181], "is no tenant"),
         (["worker", *AGENT, "--runs", "0"], "--runs"),
         (["worker", *AGENT, "--broker", "kafka://x"], "is not the address of a message broker"),

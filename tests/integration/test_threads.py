@@ -291,6 +291,7 @@ async def test_a_fork_of_the_active_run_waits_for_its_turn_and_leaves_its_origin
         ({"priority": 101}, "is no priority"),
         ({"priority": True}, "is no priority"),
         ({"priority": 1.5}, "is no priority"),
+        ({"on_busy": "queue"}, "Name one with thread="),
         ({"thread": "t", "on_busy": "wait"}, "on_busy is one of reject, queue, interrupt"),
     ],
 )
