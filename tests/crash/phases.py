@@ -121,7 +121,7 @@ def phases_at_death(report: Report) -> list[str]:
 
 
 def _phases(deltas: Iterable[object]) -> Iterator[str]:
-    phase = ""
+    phase = "(before the first)"
     for delta in deltas:
         if isinstance(delta, Entered):
             phase = delta.phase
