@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -25,19 +24,16 @@ from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError, UsageError
 from fsm_agent.run.content import clean_text
 from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled
-from fsm_agent.run.event import LiveEvent
 from fsm_agent.run.record import OpenCall
 from fsm_agent.run.signal import CancelRequested, Decided, Stirred, encode, signal_id_of
 from fsm_agent.run.state import Trigger
 from fsm_agent.tools import dispatch, effects
-from fsm_agent.tools.context import ToolContext
-from fsm_agent.tools.probe import run_probe
 from fsm_agent.tools.registry import Tool
 
 from .after import facts_of, fitted, report_of
 from .asking import Request, ask_pause
 from .calls import Probe, Scene, Sightings, Start, Work, put_off
-from .children import Stuck, Waits, cancel_children, work_on_child
+from .children import Stuck, Waits, cancel_children
 from .deps import Deps
 from .ending import ending
 from .expiry import expire_due, soonest_s
@@ -45,14 +41,13 @@ from .files import cleaned, enclose
 from .host import HostFailed, ask_host
 from .mail import take_mail
 from .outcome import Move, Outcome, Park
+from .running import Ended, Runner
 from .session import Interrupted, Session
 from .tasks import task_group
 
 log = structlog.get_logger(__name__)
 
 LATE_S = 2.0  # that a start may come after its record, where nobody allows more for doubt
-
-Ended = dispatch.Result | effects.ProbeResult | Waits | Stuck
 
 
 async def act(session: Session, agent: Agent, deps: Deps) -> Outcome:
@@ -70,7 +65,7 @@ class _Batch:
     def __init__(self, session: Session, agent: Agent, deps: Deps) -> None:
         self._session, self._agent, self._deps = session, agent, deps
         self._running: dict[str, asyncio.Task[Ended]] = {}
-        self._late: dict[str, dispatch.Result] = {}  # returned while they were being cancelled
+        self._runner = Runner(session, deps, is_over=lambda: self._ending is not None)
         self._seen = Sightings(gaps=set(session.inherited))
         self._stuck: AgentError | None = None  # stored work that this code cannot serve
         self._ending: Failed | None = None  # a deadline that the run does not outlive
@@ -91,9 +86,9 @@ class _Batch:
             if task.done() and not task.cancelled() and not task.exception():
                 ended = task.result()
                 if isinstance(ended, dispatch.Result):
-                    self._late[call_id] = ended
+                    self._runner.late[call_id] = ended
         self._running.clear()
-        if not self._late:
+        if not self._runner.late:
             return
         with suppress(CheckpointError):
             await asyncio.shield(self._put_late_on_record())
@@ -103,8 +98,9 @@ class _Batch:
         await self._session.flush()
 
     async def _take_in_late(self) -> None:
-        for call_id, result in list(self._late.items()):
-            del self._late[call_id]
+        late = self._runner.late
+        for call_id, result in list(late.items()):
+            del late[call_id]
             await self._take_in(call_id, result)
 
     async def _work(self) -> Outcome:
@@ -298,7 +294,7 @@ class _Batch:
         # In this task: most batches hold one call, and a task of its own is a third of its cost.
         try:
             with self._session.interruptible():
-                ended = await self._run(work)
+                ended = await self._runner.run(work)
         except Interrupted:
             await self._take_in_late()
             raise
@@ -307,31 +303,7 @@ class _Batch:
     def _start(self, tasks: asyncio.TaskGroup, works: list[Work]) -> None:
         for work in works:
             name = f"{work.tool.name} {work.call_id}"
-            self._running[work.call_id] = tasks.create_task(self._run(work), name=name)
-
-    def _run(self, work: Work) -> Coroutine[Any, Any, Ended]:
-        context = self._context(work)
-        if isinstance(work, Probe):
-            return run_probe(work.tool, context, work.bound.kwargs)
-
-        if isinstance(work.tool, AgentTool):
-            task = str(work.bound.kwargs["task"])
-            return work_on_child(self._session, work.call_id, work.tool, task, self._deps)
-
-        def left_behind(running: object) -> None:
-            log.warning("tool.left_behind", tool=work.tool.name, call_id=work.call_id)
-
-        def late(result: dispatch.Result) -> None:
-            self._late[work.call_id] = result
-
-        return dispatch.run_call(
-            work.tool,
-            work.bound,
-            context,
-            clock=self._deps.clock,
-            on_left_behind=left_behind,
-            on_late=late,
-        )
+            self._running[work.call_id] = tasks.create_task(self._runner.run(work), name=name)
 
     async def _make_sure_of_lease(self) -> None:
         """An acknowledged commit held the lease; a slow acknowledgement may have outlived it."""
@@ -341,21 +313,6 @@ class _Batch:
         renewals = await self._deps.store.renew([lease])
         if not renewals[lease.run_id].is_held:
             raise LeaseLost(lease.run_id)
-
-    def _context(self, work: Work) -> ToolContext:
-        emit, run, call_id = self._deps.emit, self._session.run, work.call_id
-
-        def progress(text: str) -> None:
-            emit(LiveEvent(run.run_id, "progress", str(text), run.attempts, call_id))
-
-        return ToolContext(
-            run_id=run.run_id,
-            call_id=call_id,
-            idempotency_key=work.intent.key,
-            attempt=work.intent.attempt,
-            on_progress=progress,
-            clock=self._deps.clock,
-        )
 
     async def _flush_beside_running(self) -> None:
         """Put on record what is staged. That copies do not follow stops no call that runs."""

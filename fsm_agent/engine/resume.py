@@ -162,7 +162,7 @@ async def _drive_held(
         raise
     except asyncio.CancelledError:
         # Whoever stopped us meant the process, not the run: let another worker go on at once.
-        await asyncio.shield(_give_back(claim, deps, due_ms=claim.server_ms))
+        await asyncio.shield(_leave(session, claim, deps))
         raise
     except NewerRecord:
         await _give_back(claim, deps, due_ms=session.now_ms() + NEWER_AGAIN_MS)
@@ -219,6 +219,12 @@ def _step_of(run: Run) -> str:
     if calls:
         return f"{step}, with {', '.join(calls)} under way"
     return f"{step}, in model call {run.attempts}" if run.has_attempt else step
+
+
+async def _leave(session: Session, claim: Claim, deps: Deps) -> None:
+    if session.unacknowledged():  # of calls that ended during the stop
+        await _report_orphans(session, deps, "while the worker was being stopped")
+    await _give_back(claim, deps, due_ms=claim.server_ms)
 
 
 async def _give_back(claim: Claim, deps: Deps, *, due_ms: int | None = None) -> None:
