@@ -86,7 +86,9 @@ class Window:
             dropped += 1
         start = groups[dropped][0] if groups else run.cut.start
         kept = tuple(n for begin, end, _ in pinned for n in range(begin, end))
-        return self._fitted(run, replace(cut, start=start, pinned=kept), budget)
+        cut = replace(cut, start=start, pinned=kept)
+        is_enough = rest + sum(cost for _, _, cost in pinned) <= budget
+        return cut if is_enough else self._fitted(run, cut, budget)
 
     def may_shrink(self, run: Run, refused: Run) -> bool:
         """Whether the next request of `refused`, which is `run` after its last one was too long,

@@ -18,6 +18,8 @@ MAX_BILLED_TOKENS = 2**40  # of one call: more is no count
 
 def price_for(agent: Agent, client: Model, model: str | None = None) -> Price | None:
     """What a call of `model` costs, of the agent's own by default; None: nobody said so."""
+    if not agent.prices:
+        return None
     return agent.price(model or agent.model or name_of(client, "step"))
 
 

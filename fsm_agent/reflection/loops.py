@@ -24,9 +24,11 @@ def check(run: Run, scene: Scene) -> Verdict:
     """
     if isinstance(run.last, ModelFailed):
         return Continue()
+    limit, assessed = run.limits.repeats, scene.assessed
+    if assessed and assessed.rounds < 2 <= limit:
+        return Continue()  # its look at the steps was the same
     steps = counted(run, scene)
     rounds, shape = turning(steps)
-    limit = run.limits.repeats
     if rounds >= limit:
         text = f"{shape} {rounds} times in a row."
         if run.limits.on_exhausted == "error":

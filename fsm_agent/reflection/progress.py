@@ -38,12 +38,13 @@ def assess(run: Run, scene: Scene) -> Assessed | None:
         return None
     rule, steps = scene.progress, counted(run, scene)
     now, before = steps[-1], steps[:-1]
+    earlier = [did for step in before for did in step.did]
     parts = (
         _tools(steps),
-        _arguments(now, before),
+        _arguments(now, before, earlier),
         _information(now, before[-COMPARED:]),
         _confidence(now.reply.text),
-        _retries(now, before),
+        _retries(now, earlier),
     )
     weights = (rule.tools, rule.arguments, rule.information, rule.confidence, rule.retries)
     score = sum(w * p for w, p in zip(weights, parts, strict=True)) / sum(weights)
@@ -91,12 +92,12 @@ def _tools(steps: Sequence[Step]) -> float:
     return min(1.0, len(used) / 2) if used else 1.0
 
 
-def _arguments(now: Step, before: Sequence[Step]) -> float:
+def _arguments(now: Step, before: Sequence[Step], earlier: Iterable[Did]) -> float:
     """The part of the calls that were not made before; of a text, how far it is a new one."""
     if not now.did:
         texts = [step.sketch for step in before[-COMPARED:] if not step.reply.calls]
         return _newness(now.sketch, texts)
-    made = {(did.tool, did.what) for did in _all(before)}
+    made = {(did.tool, did.what) for did in earlier}
     return sum((did.tool, did.what) not in made for did in now.did) / len(now.did)
 
 
@@ -106,7 +107,7 @@ def _information(now: Step, before: Sequence[Step]) -> float:
         same = any(now.is_like(step) for step in before)
         texts = [step.sketch for step in before if not step.reply.calls]
         return 0.0 if same else max(CHANGED, _newness(now.sketch, texts))
-    earlier = list(_all(before))
+    earlier = [did for step in before for did in step.did]
     said = {did.outcome for did in earlier}
     new = [
         0.0
@@ -126,16 +127,12 @@ def _confidence(text: str) -> float:
     return 0.5 + (sure - unsure) / 2
 
 
-def _retries(now: Step, before: Sequence[Step]) -> float:
+def _retries(now: Step, earlier: Iterable[Did]) -> float:
     """0 for a reply that broke the protocol, or a call that has failed before as it is."""
     if now.reply.violation:
         return 0.0
-    failed = {(did.tool, did.what) for did in _all(before) if did.is_failure}
+    failed = {(did.tool, did.what) for did in earlier if did.is_failure}
     return 0.0 if any((did.tool, did.what) in failed for did in now.did) else 1.0
-
-
-def _all(steps: Sequence[Step]) -> Iterable[Did]:
-    return (did for step in steps for did in step.did)
 
 
 def _percent(part: float) -> int:

@@ -128,6 +128,34 @@ def replay(run_id: str, records: Iterable[Record]) -> Run:
 def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
     """The run after `delta`, recorded at `at_ms`. Live and replayed, all goes through here."""
     match delta:
+        # What every turn has comes first: the kinds are tried one after the other.
+        case Began():
+            return fold_attempt(run, delta)
+        case Replied():
+            return fold_reply(run, delta)
+        case Intended():
+            run = counted(run, delta.call_id)
+            call = run.call(delta.call_id)
+            run = replace(run, tool_calls=run.tool_calls + (call.starts == 0))
+            since_ms = call.since_ms if call.intent else delta.at_ms
+            return with_call(
+                run,
+                replace(
+                    call,
+                    intent=delta,
+                    starts=delta.attempt,
+                    since_ms=since_ms,
+                    origin="",
+                    asked="",
+                ),
+            )
+        case Settled():
+            return fold_result(run, delta)
+        case Assessed():
+            scores = (*run.scores[1 - KEPT_SCORES :], delta.score)
+            return replace(run, scores=scores, low=delta.low)
+        case Judged():
+            return with_call(run, replace(run.call(delta.call_id), verdict=delta))
         case Created():
             return say(
                 replace(
@@ -182,12 +210,8 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Noticed():
             run = replace(run, signals=(*run.signals, delta.signal_id))
             return say(run, NoteMessage(f"[event from {delta.source}]\n{delta.text}"))
-        case Began():
-            return fold_attempt(run, delta)
         case Charged():
             return replace(run, spent_micros=run.spent_micros + delta.micros)
-        case Replied():
-            return fold_reply(run, delta)
         case Signed():
             return fold_signature(run, delta)
         case Proposed():
@@ -208,8 +232,6 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Asked():
             call = run.call(delta.call_id)
             return with_call(run, replace(call, ask=delta, asks=call.asks + 1, votes=()))
-        case Judged():
-            return with_call(run, replace(run.call(delta.call_id), verdict=delta))
         case Voted():
             call = run.call(delta.call_id)
             return with_call(run, replace(call, votes=(*call.votes, delta)))
@@ -222,22 +244,6 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
         case Revoked():
             kept = (each for each in run.consents if each.consent_id != delta.consent_id)
             return replace(run, consents=tuple(kept))
-        case Intended():
-            run = counted(run, delta.call_id)
-            call = run.call(delta.call_id)
-            run = replace(run, tool_calls=run.tool_calls + (call.starts == 0))
-            since_ms = call.since_ms if call.intent else delta.at_ms
-            return with_call(
-                run,
-                replace(
-                    call,
-                    intent=delta,
-                    starts=delta.attempt,
-                    since_ms=since_ms,
-                    origin="",
-                    asked="",
-                ),
-            )
         case Withheld():
             return with_call(run, replace(run.call(delta.call_id), intent=None))
         case Delegated():
@@ -246,8 +252,6 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             return fold_detail(run, delta)
         case Enclosed():
             return with_call(run, replace(run.call(delta.call_id), files=delta.files))
-        case Settled():
-            return fold_result(run, delta)
         case Hinted():
             return say(run, NoteMessage(delta.text))
         case Finalising():
@@ -256,9 +260,6 @@ def fold(run: Run, delta: AnyDelta, *, at_ms: int = 0) -> Run:
             return replace(run, answer=delta)
         case Failed():
             return replace(spend_reserve(run), failure=delta)
-        case Assessed():
-            scores = (*run.scores[1 - KEPT_SCORES :], delta.score)
-            return replace(run, scores=scores, low=delta.low)
         case Barred():
             return replace(run, barred=run.barred.union(delta.calls))
         case Criticised():
