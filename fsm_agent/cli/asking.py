@@ -15,6 +15,7 @@ from fsm_agent.cli.settings import current
 from fsm_agent.cli.terms import terms_of
 from fsm_agent.people import verbs_of
 from fsm_agent.run.delta import Verb
+from fsm_agent.run.taint import in_words
 from fsm_agent.runtime import Request
 from fsm_agent.tools.render import mark_hidden, render_arguments
 
@@ -77,6 +78,10 @@ def described(request: Request) -> list[tuple[str, str]]:
     lines = [("bold", line) for line in render_arguments(question.arguments)]
     lines.append(("", ""))
     lines += [("dim", f"why     {line}") for line in mark_hidden(question.reason).split("\n")]
+    lines += [
+        ("bold yellow", f"taint   {one_line(mark_hidden(in_words(taint)), 300)}")
+        for taint in question.taints
+    ]
     if question.effect:
         lines.append(("dim", f"effect  {EFFECTS.get(question.effect, question.effect)}"))
     if request.unlock_ms > time.time() * 1000:

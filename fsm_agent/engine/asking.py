@@ -8,6 +8,7 @@ from fsm_agent.run.content import EffectClass, clean_text
 from fsm_agent.run.delta import Asked, AskedOn, AskKind, Judged
 from fsm_agent.run.record import OpenCall, Run
 from fsm_agent.run.signal import Question
+from fsm_agent.run.taint import taints
 from fsm_agent.tools.arguments import Bound
 from fsm_agent.tools.dispatch import Result
 from fsm_agent.tools.effects import arguments_digest, class_of
@@ -127,6 +128,7 @@ def _request(
             parent=run.parent,
             to=rule.to,
             escalation=rule.escalation,
+            taints=() if kind == "question" else taints(run, arguments),
         ),
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from fsm_agent.run.delta import Consented, Judged
 from fsm_agent.run.person import identity
 from fsm_agent.run.record import OpenCall, Run
+from fsm_agent.run.taint import taints
 from fsm_agent.run.tally import Numbers, SoFar
 from fsm_agent.tools.approval import Verdict, needs_approval
 from fsm_agent.tools.arguments import Bound
@@ -30,7 +31,8 @@ def judge(
     so_far = run.so_far.get(tool.name, SoFar())
     for numbers in ahead:
         so_far = so_far.plus(numbers)
-    verdict = needs_approval(tool, bound.kwargs, so_far)
+    found = taints(run, bound.arguments) if rule.if_tainted else ()
+    verdict = needs_approval(tool, bound.kwargs, so_far, found)
     call_id = call.call.call_id
     if consent := _consent(run, tool, rule, verdict):
         why = f"{consent.by} agreed to all such calls of this run"
@@ -41,8 +43,8 @@ def judge(
 def _consent(run: Run, tool: Tool[..., Any], rule: Rule, verdict: Verdict) -> Consented | None:
     """A standing consent that answers for the person who would be asked.
 
-    It stands for one person, so not for a quorum; and not where the rule failed, since nobody
-    agreed to what it might have said.
+    It stands for one person, so not for a quorum; and not where the rule failed, or where the
+    arguments hold words that no person said, since nobody agreed to that.
     """
     if not verdict.asks or not verdict.is_sure or rule.quorum > 1:
         return None

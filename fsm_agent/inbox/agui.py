@@ -325,7 +325,8 @@ def _interrupt(item: Item) -> Event:
         "toolCallId": question.call_id,
         "responseSchema": _schema(item),
         "metadata": {"tool": question.tool, "args": question.arguments, "risk": item.risk,
-                     "args_sha256": request.digest, "verbs": list(item.verbs)},
+                     "args_sha256": request.digest, "verbs": list(item.verbs),
+                     "taints": [msgspec.structs.asdict(each) for each in question.taints]},
     }  # fmt: skip
     if request.expires_ms:
         at = datetime.fromtimestamp(request.expires_ms / 1000, UTC)

@@ -118,6 +118,7 @@ def plain(item: Item) -> dict[str, Any]:
         "comments": [{"by": c.by, "at": c.at_ms, "text": c.text} for c in r.comments],
         "to": q.to or None,
         "escalation": [{"to": to, "at": r.opened_ms + after} for after, to in q.escalation],
+        "taints": [msgspec.structs.asdict(taint) for taint in q.taints],
         "evidence": [msgspec.structs.asdict(orphan) for orphan in r.evidence],
         "claimed_by": r.claimed_by or None,
         "decision": decision(r.ruling) if r.ruling else None,

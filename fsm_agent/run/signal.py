@@ -8,6 +8,7 @@ from fsm_agent.errors import CorruptRecord, NewerRecord
 
 from .content import File
 from .delta import AskKind, OnExpiry, Verb
+from .taint import Taint
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided"):
@@ -95,6 +96,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     parent: str = ""  # the run that the asking one works for
     to: str = ""  # whom the tool's author wants to be asked; anybody may decide
     escalation: tuple[tuple[int, str], ...] = ()  # ms after it was opened, and whom it reaches then
+    taints: tuple[Taint, ...] = ()  # words of the arguments that no person said
 
 
 _signals = msgspec.msgpack.Decoder(AnySignal)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from fsm_agent.errors import UsageError
+from fsm_agent.run.taint import Taint, in_words
 from fsm_agent.run.tally import Numbers, SoFar, numbers_of
 
 from .arguments import Refused
@@ -24,14 +25,21 @@ class Verdict(msgspec.Struct, frozen=True):
     asks: bool
     reason: str = ""
     rule: str = ""  # its name; '': the tool has none
-    is_sure: bool = True  # False: the rule failed, so it is not known whether it would have asked
+    # False: no consent to what the rule asks covers it. It failed, so it is not known whether it
+    # would have asked; or the arguments hold words that no person said.
+    is_sure: bool = True
     numbers: Numbers = {}  # what the call adds to the sums that the rule sees
 
 
 def needs_approval(
-    tool: Tool[..., Any], kwargs: Mapping[str, Any], so_far: SoFar | None = None
+    tool: Tool[..., Any],
+    kwargs: Mapping[str, Any],
+    so_far: SoFar | None = None,
+    taints: Sequence[Taint] = (),
 ) -> Verdict:
     """Whether the call with these bound arguments needs a person.
+
+    `taints` are words of the arguments that no person said: for rules with `if_tainted`.
 
     Fails closed: of all that a predicate may return, only False lets the call run unasked.
     """
@@ -41,6 +49,9 @@ def needs_approval(
     # A copy: a predicate that changes its arguments must not change what runs.
     numbers = numbers_of(kwargs) if rule.sees_so_far else {}
     asks, reason, is_sure = _asked(tool.name, rule, copy.deepcopy(dict(kwargs)), so_far or SoFar())
+    if rule.if_tainted and taints:
+        told = in_words(taints[0])
+        asks, is_sure, reason = True, False, f"{reason}; {told}" if reason else told
     return Verdict(asks, reason, rule.name, is_sure, numbers)
 
 
@@ -61,6 +72,8 @@ def _asked(
     """Whether to ask, the reason, and whether the rule was sure."""
     if rule.when is True:
         return True, f"{tool_name} always needs approval", True
+    if rule.when is None:
+        return False, "", True
     predicate: Any = rule.when
     try:
         wants = predicate(kwargs, so_far) if rule.sees_so_far else predicate(kwargs)

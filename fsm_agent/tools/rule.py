@@ -26,7 +26,8 @@ class Rule:
     Made by `ask`, which states the meaning of each setting.
     """
 
-    when: Literal[True] | Predicate = True
+    when: Literal[True] | Predicate | None = True  # None: never, but for `if_tainted`
+    if_tainted: bool = False
     expires_s: float | None = None
     on_expiry: OnExpiry = "reject"
     quorum: int = 1
@@ -36,13 +37,15 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """What consents and verdicts call it: 'always', or the predicate's own name."""
+        """What consents and verdicts call it: 'always', 'tainted', or the predicate's own name."""
+        if self.when is None:
+            return "tainted"
         return "always" if self.when is True else name_of(self.when)
 
     @property
     def sees_so_far(self) -> bool:
         """Whether the predicate wants to know what the run has spent."""
-        return self.when is not True and _takes_two(self.when)
+        return callable(self.when) and _takes_two(self.when)
 
 
 Approval = Literal["always", "never"] | Predicate | Rule
@@ -50,7 +53,8 @@ Approval = Literal["always", "never"] | Predicate | Rule
 
 def ask(
     *,
-    when: Literal[True] | Predicate = True,
+    when: Literal[True] | Predicate | None = None,
+    if_tainted: bool = False,
     expires_s: float | None = None,
     on_expiry: OnExpiry = "reject",
     quorum: int = 1,
@@ -61,7 +65,11 @@ def ask(
     """The `approval` of a tool that asks people on terms of its own.
 
     `when` is a function of the arguments, as in `approval=`; with a second parameter it is also
-    given the run's `SoFar`, so that many small calls do not slip under a limit.
+    given the run's `SoFar`, so that many small calls do not slip under a limit. Without it people
+    are asked about every call.
+    `if_tainted` also asks where arguments repeat words that a tool, a file or an event brought and
+    no person said, as an injected order would have it; with no `when`, only there. No standing
+    consent answers for such a call.
     `expires_s` is how long people have, by the store's clock. Then, by `on_expiry`, the call is
     refused ('reject'), the run ends ('fail_run'), or the call runs ('approve': silence counts as
     consent, so say it only where that is meant).
@@ -73,9 +81,11 @@ def ask(
 
     Raises BadAgent for terms that cannot work.
     """
-    if not (when is True or callable(when)):
+    if when is None and not if_tainted:
+        when = True
+    if not (when is None or when is True or callable(when)):
         raise BadAgent(f"ask(when={when!r}): give True, or a function of the arguments.")
-    if when is not True and is_async(when):
+    if callable(when) and is_async(when):
         raise BadAgent("ask(when=…) is an async function. It has to decide at once.")
     if expires_s is not None and not 0 < expires_s <= _LONGEST_S:
         raise BadAgent(f"ask(expires_s={expires_s}) must be a positive number of seconds.")
@@ -89,6 +99,7 @@ def ask(
         raise BadAgent(f"ask(to={to!r}) must be a name.")
     return Rule(
         when=when,
+        if_tainted=bool(if_tainted),
         expires_s=expires_s,
         on_expiry=on_expiry,
         quorum=quorum,
