@@ -23,7 +23,8 @@ class Answer(asyncio.Future[Any]):
 
 
 async def through(call: Coroutine[Any, Any, T]) -> T:
-    """Await `call` to its end; a cancellation that came meanwhile is raised after it.
+    """Await `call` to its end; a cancellation that came meanwhile is raised after it, and has what
+    the call gave (`landed_with`).
 
     Driven in the caller's task: `call` must set no time limit of its own before it waits.
     """
@@ -62,8 +63,9 @@ class _Through:
         except Exception:
             if cancelled is None:
                 raise  # else the cancellation is what the caller hears
+            value = None
         if cancelled is not None:
-            raise cancelled
+            raise _having(cancelled, value)
         return value
 
 
@@ -109,7 +111,18 @@ async def landed(
         except BaseException:  # the task's own error: raised again below
             break
     if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # seen: the cancellation is what the caller hears
-        raise cancelled
+        # The cancellation is what the caller hears; an error was seen by asking for it.
+        is_landed = not task.cancelled() and task.exception() is None
+        raise _having(cancelled, task.result() if is_landed else None)
     return task.result()
+
+
+def landed_with(cancelled: asyncio.CancelledError) -> Any:
+    """What the call gave during which the cancellation came; None for another cancellation."""
+    return getattr(cancelled, "landed_with", None)
+
+
+def _having(cancelled: asyncio.CancelledError, value: Any) -> asyncio.CancelledError:
+    # On the exception that came and not one of our own: asyncio.timeout knows its own by its type.
+    cancelled.landed_with = value  # type: ignore[attr-defined]
+    return cancelled

@@ -192,7 +192,7 @@ class Bench:
         fields = {
             name: options.pop(name) for name in EngineSettings.__annotations__ if name in options
         }
-        fields = {"doubt_grace_s": 0.0, "retry_base_s": 0.01, "drain_s": 0.0} | fields
+        fields = {"doubt_grace_s": 0.0, "retry_base_s": 0.01} | fields
         opened = Runtime.open(
             store or await self.store(),
             model=model,

@@ -40,10 +40,7 @@ def looking() -> AbstractAsyncContextManager[Runtime]:
 
 @asynccontextmanager
 async def working(
-    on_event: Callable[[Event], None],
-    *,
-    lease_s: float | None = None,
-    drain_s: float | None = None,
+    on_event: Callable[[Event], None], *, lease_s: float | None = None
 ) -> AsyncIterator[Runtime]:
     """A runtime to work with."""
     from fsm_agent.llm.client import OpenAIModel
@@ -52,8 +49,6 @@ async def working(
     settings = EngineSettings(keep_s=kept_s())
     if lease_s is not None:
         settings = replace(settings, lease_s=lease_s)
-    if drain_s is not None:
-        settings = replace(settings, drain_s=drain_s)
     try:
         async with Runtime.open(
             current().store, model=model, on_event=on_event, settings=settings

@@ -19,6 +19,7 @@ from checkpoints.errors import (
     StoreUnavailable,
 )
 from checkpoints.model import RunId
+from checkpoints.shield import landed
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
 from fsm_agent.errors import AgentError, UsageError
@@ -65,7 +66,7 @@ class _Batch:
     def __init__(self, session: Session, agent: Agent, deps: Deps) -> None:
         self._session, self._agent, self._deps = session, agent, deps
         self._running: dict[str, asyncio.Task[Ended]] = {}
-        self._runner = Runner(session, deps, is_over=lambda: self._ending is not None)
+        self._runner = Runner(session, deps)
         self._seen = Sightings(gaps=set(session.inherited))
         self._stuck: AgentError | None = None  # stored work that this code cannot serve
         self._ending: Failed | None = None  # a deadline that the run does not outlive
@@ -78,9 +79,10 @@ class _Batch:
             raise
 
     async def _keep_what_ended(self) -> None:
-        """The process stops, or has lost the run: results that are there go on record, if they may.
+        """The process stops, or has lost the run: results that are there go on record, if they may,
+        and that a call was not started after all.
 
-        Those that may not be committed any more are told in an orphan report.
+        Results that may not be committed any more are told in an orphan report.
         """
         for call_id, task in self._running.items():
             if task.done() and not task.cancelled() and not task.exception():
@@ -88,14 +90,14 @@ class _Batch:
                 if isinstance(ended, dispatch.Result):
                     self._runner.late[call_id] = ended
         self._running.clear()
-        if not self._runner.late:
-            return
-        with suppress(CheckpointError):
-            await asyncio.shield(self._put_late_on_record())
+        if self._runner.late or self._session.has_staged:
+            with suppress(CheckpointError):
+                await landed(self._put_late_on_record())
 
     async def _put_late_on_record(self) -> None:
         await self._take_in_late()
-        await self._session.flush()
+        if self._ending is None:  # else a hook failed, and the model must not see what it was given
+            await self._session.flush()
 
     async def _take_in_late(self) -> None:
         late = self._runner.late
@@ -263,10 +265,14 @@ class _Batch:
             is_critical = any(start.intent.effect == "unsafe" for start in starts)
             try:
                 await self._session.flush(is_critical=is_critical)
+                await self._make_sure_of_lease()
             except NotDurable as error:
                 wait_s = self._deps.settings.unconfirmed_retry_s
                 works[:] = self._withhold(works, str(error), wait_s=wait_s)
-            await self._make_sure_of_lease()
+                await self._make_sure_of_lease()
+            except asyncio.CancelledError:
+                self._withhold(works, "the worker was stopped before it began", wait_s=0.0)
+                raise
             late_s = self._deps.clock.steady_s() - since_s
             if late_s > max(self._deps.settings.doubt_grace_s, LATE_S):
                 why = f"the store took {late_s:.1f} s to put the start on record"

@@ -27,9 +27,6 @@ class EngineSettings:
 
     lease_s: float = 15.0  # a run whose worker died is taken over after this long
     doubt_grace_s: float = 5.0  # added to a tool's deadline before 'run it again' unlocks
-    # That a stop of the process waits for a call that only a person could settle after a cut. Below
-    # the ten seconds after which some supervisors kill.
-    drain_s: float = 8.0
     park_after_s: float = 5.0  # longer waits release the run instead of holding a worker
     retry_base_s: float = 0.5  # first back-off after a model failure, doubled each time
     retry_cap_s: float = 60.0

@@ -18,6 +18,7 @@ from checkpoints.errors import (
     ThreadBusy,
 )
 from checkpoints.model import Claim, Entry, RunId
+from checkpoints.shield import landed
 from checkpoints.steady import monotonic
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.context.tokens import tokens_of
@@ -162,7 +163,7 @@ async def _drive_held(
         raise
     except asyncio.CancelledError:
         # Whoever stopped us meant the process, not the run: let another worker go on at once.
-        await asyncio.shield(_leave(session, claim, deps))
+        await landed(_leave(session, claim, deps))
         raise
     except NewerRecord:
         await _give_back(claim, deps, due_ms=session.now_ms() + NEWER_AGAIN_MS)

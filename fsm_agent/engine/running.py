@@ -1,8 +1,8 @@
-"""One piece of work of a batch under way: what its tool is handed, and when it is cut off."""
+"""One piece of work of a batch under way: and what its tool is handed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
@@ -26,12 +26,11 @@ Ended = dispatch.Result | effects.ProbeResult | Waits | Stuck
 class Runner:
     """Runs the work of one batch, each piece in a task of the caller's.
 
-    `is_over` says whether the batch is being ended. `late` has the results of calls that came to
-    their end while they were being cancelled.
+    `late` has the results of calls that came to their end while they were being cancelled.
     """
 
-    def __init__(self, session: Session, deps: Deps, *, is_over: Callable[[], bool]) -> None:
-        self._session, self._deps, self._is_over = session, deps, is_over
+    def __init__(self, session: Session, deps: Deps) -> None:
+        self._session, self._deps = session, deps
         self.late: dict[str, dispatch.Result] = {}
 
     def run(self, work: Work) -> Coroutine[Any, Any, Ended]:
@@ -55,23 +54,9 @@ class Runner:
             work.bound,
             context,
             clock=self._deps.clock,
-            patience_s=lambda: self._patience_s(work),
             on_left_behind=left_behind,
             on_late=late,
         )
-
-    def _patience_s(self, work: Work) -> float:
-        """How long a call may go on that was cancelled: only a stop of the process has patience,
-        and only with what a cut would leave in doubt."""
-        is_wanted = not (self._session.is_cut_off or self._is_over())
-        is_ours = self._deps.heartbeat.may_start(self._session.lease)
-        is_doubtful = isinstance(work.tool.effect, effects.Unsafe)
-        drain_s = self._deps.settings.drain_s
-        if not (drain_s and is_wanted and is_ours and is_doubtful):
-            return 0.0
-        told = {"tool": work.tool.name, "call_id": work.call_id, "at_most_s": drain_s}
-        log.warning("stop.waits_for_tool", **told)
-        return drain_s
 
     def _context(self, work: Work) -> ToolContext:
         emit, run, call_id = self._deps.emit, self._session.run, work.call_id

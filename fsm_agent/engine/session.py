@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from checkpoints.errors import CheckpointError, NotDurable, StoreUnavailable
 from checkpoints.model import Ask, Claim, Comment, Commit, Committed, Status
+from checkpoints.shield import landed_with
 from fsm_agent.context.window import Window
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
@@ -191,6 +192,11 @@ class Session:
         except NotDurable as error:
             self._take_committed(error.committed)
             raise
+        except asyncio.CancelledError as error:
+            # It may have landed: what a stop still puts on record goes on from there.
+            if landed := landed_with(error):
+                self._take_committed(landed)
+            raise
         finally:
             if told and tell:
                 tell()  # in vain, where the commit was refused
@@ -218,6 +224,11 @@ class Session:
         if self.run.state is State.ERROR:
             return "error"
         return park.status if park else "running"
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether there is something that a flush would put on record."""
+        return bool(self._staged)
 
     def unacknowledged(self) -> tuple[Settled, ...]:
         """Results that were staged and never acknowledged: what an orphan report is made of."""

@@ -89,10 +89,6 @@ def _drop(result: Result) -> None:
     pass
 
 
-def _none() -> float:
-    return 0.0
-
-
 async def run_call(
     tool: Tool[..., Any],
     bound: Bound,
@@ -101,7 +97,6 @@ async def run_call(
     timeout_s: float | None = None,
     grace_s: float = GRACE_S,
     clock: Clock | None = None,
-    patience_s: Callable[[], float] = _none,
     on_left_behind: Callable[[asyncio.Future[Ended]], None] = _forget,
     on_late: Callable[[Result], None] = _drop,
 ) -> Result:
@@ -110,13 +105,12 @@ async def run_call(
     `timeout_s` (default: the tool's) limits each attempt; all attempts share the idempotency key.
     A failure of the tool is a result. KeyboardInterrupt and our own cancellation come
     through; then, and after a timeout, `on_left_behind` is told of a tool that still runs, and
-    `on_late` gets the result of one that returned while it was being cancelled. `patience_s` is
-    asked at our cancellation, and says how long the tool may go on before it is cancelled too.
+    `on_late` gets the result of one that returned while it was being cancelled.
     """
     clock = clock or SystemClock()
     limit_s = tool.timeout_s if timeout_s is None else timeout_s
     began = clock.steady_s()
-    tries = _Tries(tool, bound, context, limit_s, grace_s, clock, patience_s, on_left_behind)
+    tries = _Tries(tool, bound, context, limit_s, grace_s, clock, on_left_behind)
 
     def result_of(ended: Ended | TimedOut) -> Result:
         took_ms = round((clock.steady_s() - began) * 1000)
@@ -142,12 +136,11 @@ class _Tries:
         timeout_s: float,
         grace_s: float,
         clock: Clock,
-        patience_s: Callable[[], float],
         on_left_behind: Callable[[asyncio.Future[Ended]], None],
     ) -> None:
         self._tool, self.bound, self._context = tool, bound, context
         self._timeout_s, self._grace_s, self._clock = timeout_s, grace_s, clock
-        self._patience_s, self._on_left_behind = patience_s, on_left_behind
+        self._on_left_behind = on_left_behind
         self.count = 0
         self.late: Ended | None = None  # returned while it was being cancelled
 
@@ -196,14 +189,7 @@ class _Tries:
                 return _ended(running)
             return await self._given_up(running, context)
         except asyncio.CancelledError:
-            if patience_s := self._patience_s():
-                with suppress(asyncio.CancelledError):  # somebody has no more patience
-                    patience_s = min(patience_s, context.remaining_s())
-                    await asyncio.wait({running}, timeout=patience_s)
-            if running.done() and not self._tool.retries:
-                late: Ended | TimedOut = _ended(running)  # an error too: it was not told to stop
-            else:
-                late = await self._given_up(running, context)
+            late = await self._given_up(running, context)
             self.late = late if isinstance(late, Ended) else None
             raise
 

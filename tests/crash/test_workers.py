@@ -149,35 +149,6 @@ def test_after_sigterm_another_process_goes_on_long_before_the_lease_ends(
     assert took_s < 10.0
 
 
-def test_an_unsafe_call_comes_to_its_end_in_the_drain_and_nobody_is_asked(
-    tmp_path: Path, store_url: str
-) -> None:
-    @tool(effect="unsafe", timeout_s=PATIENCE_S)
-    async def pay() -> str:
-        """Pay."""
-        (tmp_path / f"paid by {os.getpid()}").touch()
-        while not (tmp_path / "go").exists():
-            await asyncio.sleep(0.01)
-        return "ok"
-
-    agent = Agent("payer", tools=[pay])
-    run_id = start(store_url, agent)
-    one = worker_process(store_url, agent)
-    until(lambda: list(tmp_path.glob("paid by *")))
-    two = worker_process(store_url, agent, PROBE)
-    until_up(store_url)
-
-    os.kill(one, signal.SIGTERM)
-    until_up(store_url)
-    assert head(store_url, run_id).lease_until_ms  # it is still held
-    (tmp_path / "go").touch()
-    until(lambda: is_done(store_url, run_id))
-    os.kill(two, signal.SIGTERM)
-
-    assert (wait_for(one), wait_for(two)) == (0, 0)
-    assert [path.name for path in tmp_path.glob("paid by *")] == [f"paid by {one}"]
-
-
 def test_a_process_that_holds_on_to_its_drain_ends_at_the_second_signal(
     tmp_path: Path, store_url: str
 ) -> None:

@@ -1,194 +1,185 @@
-"""A stop of the process while tools run: an unsafe call gets time to come to its end."""
+"""A stop of the process in the middle of a batch: what is known goes on record before it ends."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from checkpoints.model import Claim, Lease, RunId
-from fsm_agent import Agent, Runtime, ToolContext, keyed, tool
-from fsm_agent.tools.effects import Effect
-from tests.conftest import Bench, Ledger, ScriptedModel, ask, finish, turns, until
+from checkpoints.errors import CheckpointError
+from checkpoints.model import RunId
+from fsm_agent import Agent, Hooks, Runtime, tool
+from tests.conftest import Bench, Ledger, Watched, ask, finish, turns, until
 
-LONG_S = 60.0  # never waited for in full: each test ends the wait itself
-
-
-def make_agent(ledger: Ledger, gate: asyncio.Event, **options: Any) -> Agent:
-    def acting(name: str, effect: Effect, is_failing: bool = False) -> Any:
-        async def act(n: int, ctx: ToolContext) -> str:
-            """Do it."""
-            ledger.record(f"{name} begun")
-            try:
-                await gate.wait()
-            except asyncio.CancelledError:
-                ledger.record(f"{name} cut off")
-                raise
-            ledger.record(f"{name} done")
-            if is_failing:
-                raise ValueError("no such account")
-            return "ok"
-
-        return tool(act, name=name, effect=effect)
-
-    tools = [
-        acting("pay", "unsafe"),
-        acting("bounce", "unsafe", is_failing=True),
-        acting("look", "read"),
-        acting("set", "idempotent"),
-        acting("send", keyed()),
-    ]
-    return Agent("actor", tools=tools, **options)
+TICKS = (1, 2, 3, 5, 8)  # turns of the event loop between a commit and the stop
 
 
-def wants(*names: str) -> ScriptedModel:
-    return turns(ask(*((name, {"n": n}) for n, name in enumerate(names))), finish())
+def late(ledger: Ledger) -> Any:
+    """A tool that comes to its end when it is told to stop."""
+
+    @tool(effect="unsafe")
+    async def pay() -> str:
+        """Pay."""
+        ledger.record("pay")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "paid, ref 7"
+        return "never"
+
+    return pay
 
 
-async def begun(runtime: Runtime, agent: Agent, ledger: Ledger, *names: str) -> tuple[str, Any]:
-    run_id = await runtime.start(agent, "task")
-    working = asyncio.create_task(runtime.work(run_id, agent))
-    await until(lambda: all(ledger[f"{name} begun"] for name in names))
-    return run_id, working
+def commits(store: Watched, holds: Any) -> asyncio.Event:
+    """Set as soon as a commit is asked for while `holds`; it then goes on."""
+    asked, commit = asyncio.Event(), store.commit
+
+    async def watched(*args: Any) -> Any:
+        if holds():
+            asked.set()
+        return await commit(*args)
+
+    store.commit = watched  # type: ignore[attr-defined]
+    return asked
 
 
-async def stopped(working: asyncio.Task[Any]) -> None:
+async def stop_after(working: asyncio.Task[Any], ticks: int) -> None:
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
 
 
-@pytest.mark.parametrize(("name", "status"), [("pay", "success"), ("bounce", "error")])
-async def test_an_unsafe_call_comes_to_its_end_and_its_result_goes_on_record(
-    bench: Bench, ledger: Ledger, name: str, status: str
+async def is_due(runtime: Runtime, run_id: str) -> bool:
+    return run_id in [run.run_id for run in (await runtime.store.agenda()).runs]
+
+
+@pytest.mark.parametrize("ticks", TICKS)
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_call_that_was_not_started_when_the_stop_came_is_in_no_doubt(
+    bench: Bench, ledger: Ledger, ticks: int, count: int
 ) -> None:
-    model, gate = wants(name), asyncio.Event()
-    runtime = await bench.runtime(model, drain_s=LONG_S)
-    agent = make_agent(ledger, gate)
-    run_id, working = await begun(runtime, agent, ledger, name)
+    @tool(effect="unsafe")
+    async def pay(n: int) -> str:
+        """Pay."""
+        ledger.record("pay")
+        return "ok"
 
-    working.cancel()
-    await asyncio.sleep(0)
-    assert not working.done()
-    gate.set()
-    await stopped(working)
+    agent, store = Agent("payer", tools=[pay]), await bench.store()
+    model = turns(ask(*(("pay", {"n": n}) for n in range(count))), finish())
+    runtime = await bench.runtime(model, store=store)
+    asked = commits(store, lambda: len(model.requests) == 1)
+    run_id = await runtime.start(agent, "task")
+    working = asyncio.create_task(runtime.work(run_id, agent))
+    await asked.wait()
 
-    assert await bench.settled(run_id) == [("c4-0", status)]
-    assert len(model.requests) == 1
-    assert [run.run_id for run in (await runtime.store.agenda()).runs] == [run_id]
+    await stop_after(working, ticks)
+    if ledger["pay"]:
+        return  # it came too late: this is of calls that had not begun
+    was_due = await is_due(runtime, run_id)
     result = await (await bench.runtime(model)).work(run_id, agent)
-    assert (result.status, result.asks) == ("done", ())
-    assert dict(ledger) == {f"{name} begun": 1, f"{name} done": 1}
+
+    assert was_due
+    assert (result.status, ledger["pay"]) == ("done", count)
 
 
-async def test_the_others_of_its_batch_are_cut_off_at_once_and_nothing_more_begins(
-    bench: Bench, ledger: Ledger
+@pytest.mark.parametrize("ticks", TICKS)
+async def test_a_stop_while_another_result_is_committed_loses_none(
+    bench: Bench, ledger: Ledger, ticks: int
 ) -> None:
     gate = asyncio.Event()
-    names = ("pay", "look", "set", "send")
-    runtime = await bench.runtime(wants(*names, "pay"), drain_s=LONG_S)
-    agent = make_agent(ledger, gate, parallel_calls=4)
-    run_id, working = await begun(runtime, agent, ledger, *names)
 
-    working.cancel()
-    await until(lambda: all(ledger[f"{name} cut off"] for name in names[1:]))
-    assert not working.done()
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        await gate.wait()
+        ledger.record("look")
+        return "seen"
+
+    agent, store = Agent("payer", tools=[late(ledger), look]), await bench.store()
+    model = turns(ask(("pay", {}), ("look", {})), finish())
+    runtime = await bench.runtime(model, store=store)
+    asked = commits(store, lambda: ledger["look"])
+    run_id = await runtime.start(agent, "task")
+    working = asyncio.create_task(runtime.work(run_id, agent))
+    await until(lambda: ledger["pay"])
     gate.set()
-    await stopped(working)
+    await asked.wait()
 
-    assert ledger["pay begun"] == ledger["pay done"] == 1
+    await stop_after(working, ticks)
+
+    assert sorted(await bench.settled(run_id)) == [("c4-0", "success"), ("c4-1", "success")]
+    assert await runtime.orphans(run_id) == []
+    result = await (await bench.runtime(model)).work(run_id, agent)
+    assert (result.status, ledger["pay"], ledger["look"]) == ("done", 1, 1)
+
+
+@pytest.mark.parametrize("ticks", TICKS)
+async def test_a_second_stop_does_not_keep_a_late_result_off_the_record(
+    bench: Bench, ledger: Ledger, ticks: int
+) -> None:
+    agent, store = Agent("payer", tools=[late(ledger)]), await bench.store()
+    runtime = await bench.runtime(turns(ask(("pay", {})), finish()), store=store)
+    run_id = await runtime.start(agent, "task")
+    working = asyncio.create_task(runtime.work(run_id, agent))
+    await until(lambda: ledger["pay"])
+    asked = commits(store, lambda: True)
+
+    working.cancel()
+    await asked.wait()
+    await stop_after(working, ticks)
+
     assert await bench.settled(run_id) == [("c4-0", "success")]
+    assert await is_due(runtime, run_id)
 
 
-async def test_when_the_patience_ends_the_call_is_cut_off_and_asked_about(
+async def test_a_result_that_the_host_could_not_look_at_is_not_given_to_the_model(
     bench: Bench, ledger: Ledger
 ) -> None:
-    runtime = await bench.runtime(wants("pay"), drain_s=0.01)
-    agent = make_agent(ledger, asyncio.Event())
-    run_id, working = await begun(runtime, agent, ledger, "pay")
+    async def after_tool(*_: Any) -> str | None:
+        raise RuntimeError("the redactor is down")
 
-    working.cancel()
-    await stopped(working)
-    result = await (await bench.runtime(wants())).work(run_id, agent)
+    agent = Agent("payer", tools=[late(ledger)], hooks=Hooks(after_tool=after_tool))
+    model = turns(ask(("pay", {})), finish())
+    runtime = await bench.runtime(model)
+    run_id = await runtime.start(agent, "task")
+    working = asyncio.create_task(runtime.work(run_id, agent))
+    await until(lambda: ledger["pay"])
 
-    assert dict(ledger) == {"pay begun": 1, "pay cut off": 1}
-    assert result.status == "waiting"
-    assert [request.question.kind for request in await runtime.requests(run_id)] == ["in_doubt"]
+    await stop_after(working, 0)
+    result = await (await bench.runtime(model)).work(run_id, agent)
 
-
-async def test_a_cancel_request_ends_the_wait(bench: Bench, ledger: Ledger) -> None:
-    runtime = await bench.runtime(wants("pay"), drain_s=LONG_S)
-    agent = make_agent(ledger, asyncio.Event())
-    run_id, working = await begun(runtime, agent, ledger, "pay")
-
-    working.cancel()
-    await runtime.cancel(run_id, by="mia")
-    await stopped(working)
-
-    assert ledger["pay cut off"] == 1
+    assert await bench.settled(run_id) == []
+    assert (result.status, len(model.requests)) == ("waiting", 1)
+    assert "paid, ref 7" in "".join(map(str, await runtime.orphans(run_id)))
 
 
-async def test_a_person_who_cancels_does_not_wait_for_it(bench: Bench, ledger: Ledger) -> None:
-    runtime = await bench.runtime(wants("pay"), drain_s=LONG_S)
-    run_id, working = await begun(runtime, make_agent(ledger, asyncio.Event()), ledger, "pay")
-
-    await runtime.cancel(run_id, by="mia")
-    result = await working
-
-    assert result.reason == "cancelled"
-    assert ledger["pay cut off"] == 1
-
-
-async def test_a_result_that_comes_after_the_run_was_lost_is_an_orphan_report(
+async def test_a_result_after_the_lease_was_taken_is_an_orphan_report(
     bench: Bench, ledger: Ledger
 ) -> None:
-    gate, store = asyncio.Event(), await bench.store()
-    leases: list[Lease] = []
-    claim = store.claim
+    agent, store = Agent("payer", tools=[late(ledger)]), await bench.store()
+    claim, leases = store.claim, []
 
-    async def remembered(*args: Any, **options: Any) -> Claim:
+    async def remembered(*args: Any, **options: Any) -> Any:
         claimed = await claim(*args, **options)
         leases.append(claimed.lease)
         return claimed
 
     store.claim = remembered  # type: ignore[attr-defined]
-    runtime = await bench.runtime(wants("pay"), store=store, drain_s=LONG_S, lease_s=60.0)
-    run_id, working = await begun(runtime, make_agent(ledger, gate), ledger, "pay")
-    working.cancel()
-    await asyncio.sleep(0)
-
-    other = await bench.store()  # takes the run before the one that stops could hear of it
-    await other.release(leases[0], due_ms=0)
-    await other.claim(RunId(run_id), owner="other", nonce="n", term_ms=60_000)
-    gate.set()
-    await stopped(working)
-
-    reports = [str(report) for report in await runtime.orphans(run_id)]
-    assert any("while the worker was being stopped" in report for report in reports), reports
-    assert await bench.settled(run_id) == []
-
-
-async def test_a_thread_is_waited_for_too(bench: Bench, ledger: Ledger) -> None:
-    gate = threading.Event()
-
-    @tool(effect="unsafe")
-    def pay(n: int) -> str:
-        """Pay."""
-        ledger.record("begun")
-        gate.wait()
-        ledger.record("done")
-        return "ok"
-
-    runtime = await bench.runtime(wants("pay"), drain_s=LONG_S)
-    agent = Agent("actor", tools=[pay])
+    runtime = await bench.runtime(turns(ask(("pay", {})), finish()), store=store, lease_s=60.0)
     run_id = await runtime.start(agent, "task")
     working = asyncio.create_task(runtime.work(run_id, agent))
-    await until(lambda: ledger["begun"])
+    await until(lambda: ledger["pay"])
+    other = await bench.store()  # takes the run before the one that stops could hear of it
+    with suppress(CheckpointError):
+        await other.release(leases[0], due_ms=0)
+    await other.claim(RunId(run_id), owner="other", nonce="n", term_ms=60_000)
 
-    working.cancel()
-    await asyncio.sleep(0)
-    gate.set()
-    await stopped(working)
+    await stop_after(working, 0)
 
-    assert await bench.settled(run_id) == [("c4-0", "success")]
+    assert await bench.settled(run_id) == []
+    (report,) = map(str, await runtime.orphans(run_id))
+    assert "while the worker was being stopped" in report

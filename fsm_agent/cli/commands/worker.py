@@ -17,7 +17,6 @@ from fsm_agent.cli.failures import USAGE, CliError
 from fsm_agent.cli.opening import check_model, working
 from fsm_agent.cli.process import Stopped, put, say, write
 from fsm_agent.cli.settings import common, current
-from fsm_agent.engine.deps import EngineSettings
 from fsm_agent.run.delta import Resumed
 from fsm_agent.run.event import EntryEvent, Event
 from fsm_agent.runtime import Result, Runtime
@@ -56,30 +55,15 @@ from fsm_agent.worker.services import Service
     metavar="SECONDS",
     help="If this worker dies, others take its runs over after so long.  [default: 15]",
 )
-@click.option(
-    "--drain",
-    "drain_s",
-    type=click.FloatRange(min=0.0),
-    default=EngineSettings().drain_s,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a stop waits for running calls of `unsafe` tools.",
-)
 @common
 def worker_command(
-    paths: tuple[str, ...],
-    once: bool,
-    runs: int,
-    broker: str | None,
-    lease_s: float | None,
-    drain_s: float,
+    paths: tuple[str, ...], once: bool, runs: int, broker: str | None, lease_s: float | None
 ) -> int:
     """Work on every run that is due, until SIGTERM or Ctrl-C.
 
     Any number of workers may share a store: each run has one of them at a time. On SIGTERM and
     Ctrl-C nothing more is taken, the commits under way are finished and the runs given back, so
-    that other workers go on at once; one whose call would be in doubt is first given time to come
-    to its end (--drain). A second one ends the process where it stands.
+    that other workers go on at once. A second one ends the process where it stands.
     """
     agents = _agents(paths)
     for agent in agents.values():
@@ -88,7 +72,7 @@ def worker_command(
         check_broker(broker)
     settings = Settings(runs=runs)
     try:
-        return process.run(lambda: _work(agents, settings, broker, once, lease_s, drain_s))
+        return process.run(lambda: _work(agents, settings, broker, once, lease_s))
     except Stopped:
         say("worker stopped; what it held was given back.")
         return failures.DONE
@@ -115,9 +99,8 @@ async def _work(
     broker: str | None,
     once: bool,
     lease_s: float | None,
-    drain_s: float,
 ) -> int:
-    async with working(_hear, lease_s=lease_s, drain_s=drain_s) as runtime:
+    async with working(_hear, lease_s=lease_s) as runtime:
         say(f"worker for {', '.join(agents)} on {without_password(current().store)}")
         if once:
             worker = Worker(runtime, agents, settings=settings, on_result=_told)
