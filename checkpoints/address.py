@@ -134,10 +134,15 @@ def parse(url: str) -> Address:
     )
 
 
+def has_password(url: str) -> bool:
+    """Whether the address tells a secret. Raises BadStoreUrl."""
+    address = parse(url)
+    return bool(address.password or address.sentinel_password)
+
+
 def without_password(url: str) -> str:
     """The address as it may be shown and kept. Raises BadStoreUrl."""
-    address = parse(url)
-    if not address.password and not address.sentinel_password:
+    if not has_password(url):
         return url
     scheme, _, rest = url.partition("://")
     place, _, query = rest.rpartition("@")[2].partition("?")

@@ -100,7 +100,7 @@ class ThreadBusy(StoreUsageError):
             return
         super().__init__(
             f"thread {thread[:80]!r} is busy with run {active!r}. Wait for its end, or start with"
-            " the policy 'queue' or 'interrupt'."
+            " on_busy 'queue' or 'interrupt'."
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -143,7 +144,7 @@ class People:
         *,
         by: str,
         reason: str = "",
-        arguments: str | None = None,
+        arguments: str | Mapping[str, Any] | None = None,
         answer: str | None = None,
         digest: str | None = None,
         decision_id: str | None = None,
@@ -155,8 +156,9 @@ class People:
         """Record a person's decision; the first one counts. Any worker takes it up.
 
         `digest` is that of what the person was shown (default: of what is asked now). `arguments`
-        is the JSON of `edit`, checked against the tool where `agent` is given; `answer` is the
-        text of `answer` and `happened`. A repeat with the same `decision_id` is the same decision.
+        is the JSON of `edit`, or what it says, checked against the tool where `agent` is given;
+        `answer` is the text of `answer` and `happened`. A repeat with the same `decision_id` is
+        the same decision.
         Where several people must agree, the ruling says how many are `missing`. `is_standing` with
         'approve' is also a consent to later calls that the same rule asks about. `channel` and
         `auth` go on record: where it was decided, and how it is known that `by` is who they say.
@@ -167,6 +169,8 @@ class People:
         """
         request = await self.request(run_id, ask_id)
         _check_verb(request, verb, is_standing=is_standing)
+        if isinstance(arguments, Mapping):
+            arguments = canonical_json(dict(arguments))
         _check_person(request, verb, by)
         check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
         if verb == "edit":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import os
 import random
 import secrets
@@ -469,6 +470,9 @@ class Runtime(People, Versions):
                 heard.put_nowait(event)
 
 
+_START_OPTIONS = frozenset(inspect.signature(Runtime.start).parameters) - {"self", "agent", "task"}
+
+
 def _take_current(texts: list[LiveEvent], run: Run) -> list[LiveEvent]:
     """Take out the live events that belong where `run` stands; those of the past are dropped."""
     current = [
@@ -481,11 +485,13 @@ def _take_current(texts: list[LiveEvent], run: Run) -> list[LiveEvent]:
 
 
 def run_sync(agent: Agent, task: str, *, store: str | None = None, **options: Any) -> Result:
-    """`Runtime.run` for code without an event loop."""
+    """`Runtime.run` for code without an event loop: `options` are those of `start` and
+    `open`."""
+    of_start = {name: options.pop(name) for name in _START_OPTIONS & options.keys()}
 
     async def main() -> Result:
         async with Runtime.open(store, **options) as runtime:
-            return await runtime.run(agent, task)
+            return await runtime.run(agent, task, **of_start)
 
     return asyncio.run(main())
 

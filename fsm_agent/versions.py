@@ -113,9 +113,9 @@ class Versions:
             differences=tuple(_differences(head, at_head)) if at_head else (),
         )
 
-    async def check_deploy(self, agents: Iterable[Agent]) -> Checked:
-        """Which live runs and open requests these agents' code cannot serve, and why."""
-        known = _with_children(agents)
+    async def check_deploy(self, agents: Agent | Iterable[Agent]) -> Checked:
+        """Which live runs and open requests the code of an agent, or of several, cannot serve."""
+        known = _with_children([agents] if isinstance(agents, Agent) else agents)
         found: list[Obstacle] = []
         runs = requests = others = 0
         for head in await self._live():

@@ -19,7 +19,8 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 def set_up() -> None:
     """Warnings and worse as one line each, without secrets. FSM_AGENT_LOG=info shows more, and
     FSM_AGENT_LOG_FORMAT=json makes each line a JSON object."""
-    level = _LEVELS.get(os.environ.get("FSM_AGENT_LOG", "warning").lower(), 30)
+    wanted = os.environ.get("FSM_AGENT_LOG", "").strip().lower() or "warning"
+    level = _LEVELS.get(wanted, _LEVELS["warning"])
     redactor = Redactor(secret_values(os.environ))
     talk: list[Any] = [structlog.processors.add_log_level, Redacting(redactor), _line]
     is_json = os.environ.get("FSM_AGENT_LOG_FORMAT", "").lower() == "json"
@@ -29,6 +30,9 @@ def set_up() -> None:
         logger_factory=_Talk,
         cache_logger_on_first_use=False,
     )
+    if wanted not in _LEVELS:
+        known = ", ".join(_LEVELS)
+        _Talk().msg(one_line(f"warning: FSM_AGENT_LOG is {wanted!r}. It is one of {known}.", 200))
 
 
 class _Talk:

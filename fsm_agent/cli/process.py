@@ -27,6 +27,10 @@ class Stopped(Exception):
         return 128 + self.number
 
 
+_AT_ONCE = (
+    b"\nstopped at once, and given back nothing: what it held is free once its lease has ended. "
+    b"See: fsm-agent list\n"
+)
 _stops: list[Callable[[int], None]] = []
 
 
@@ -51,6 +55,8 @@ async def _supervised(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     def came_now(number: int) -> None:
         if came:
+            with suppress(OSError):
+                os.write(2, _AT_ONCE)
             os._exit(128 + number)
         came.append(number)
         task.cancel()

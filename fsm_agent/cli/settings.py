@@ -27,12 +27,14 @@ class Settings:
     @property
     def store_option(self) -> str:
         """What must be added to a command that is shown, so that it means the same store."""
-        from checkpoints.address import without_password
+        from checkpoints.address import has_password
 
         if self.store == default_store_url():
             return ""
-        shown = without_password(self.store)
-        return f" --store '{shown}'" if set(shown) & set(" ?&'()*") else f" --store {shown}"
+        if has_password(self.store):
+            return ' --store "$FSM_AGENT_STORE"'  # a secret is not shown, and works from there
+        is_plain = not set(self.store) & set(" ?&'()*")
+        return f" --store {self.store}" if is_plain else f" --store '{self.store}'"
 
 
 class Words(click.ParamType):  # type: ignore[type-arg]
@@ -80,6 +82,9 @@ def current() -> Settings:
 
 def _take_store(context: click.Context, option: click.Parameter, value: str | None) -> None:
     settings = context.find_root().ensure_object(Settings)
+    if value == "":
+        words = "it is empty. Give the address, or set FSM_AGENT_STORE to it and leave --store out."
+        raise click.BadParameter(words, context, option)
     if value is not None:
         settings.store, settings.is_store_given = value, True
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
@@ -140,7 +140,8 @@ def build(desk: Desk) -> ASGIApp:
     app = Starlette(
         routes=routes(),
         exception_handlers={Exception: _on_error, HTTPException: _on_http, Problem: _on_error}
-        | dict.fromkeys((AgentError, CheckpointError), _on_error),
+        | dict.fromkeys((AgentError, CheckpointError), _on_error)
+        | {ClientDisconnect: _on_gone},
     )
     app.state.desk = desk
     return Guard(app, desk.settings)
@@ -151,6 +152,11 @@ async def _on_http(request: Request, error: Exception) -> Response:
     kind = {404: "not-found", 405: "wrong-method"}.get(error.status_code, "refused")
     problem = Problem(error.status_code, kind, error.detail, headers=dict(error.headers or {}))
     return _answer(request, problem)
+
+
+async def _on_gone(request: Request, error: Exception) -> Response:
+    """Whoever asked went away while they still sent. Nobody reads this answer."""
+    return Response(status_code=499)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

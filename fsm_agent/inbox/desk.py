@@ -105,11 +105,12 @@ def guarded(handler: Handler, action: Action = "look") -> Endpoint:
 
 
 async def body_of(request: Request, kind: type[T]) -> T:
-    """The JSON body of a request as a struct. Raises Problem: 415, 400 or 422."""
+    """The JSON body of a request as a struct; none at all is one that says nothing. Raises
+    Problem: 415, 400 or 422."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise Problem(415, "not-json", "Send JSON, with the content type application/json.")
     raw = await request.body()
+    if media != "application/json" and (media or raw):
+        raise Problem(415, "not-json", "Send JSON, with the content type application/json.")
     try:
         plain = msgspec.json.decode(raw or b"{}")
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

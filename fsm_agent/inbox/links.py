@@ -65,7 +65,9 @@ def make_link(
     possible = tuple(verb for verb in verbs_of(request) if verb != "edit")
     chosen = tuple(verbs) or possible
     if request.ruling is not None or not chosen or set(chosen) - set(possible):
-        offered = ", ".join(possible) if request.ruling is None else "nothing: it is decided"
+        if request.ruling is not None:
+            raise UsageError(f"request {request.ask_id!r} is decided: there is nothing to link to.")
+        offered = ", ".join(possible) or "nothing"
         raise UsageError(f"request {request.ask_id!r} takes by link: {offered}.")
     until_s = int(now_s + expires_s)
     if request.expires_ms:

@@ -114,7 +114,9 @@ def _operation(
     }
     if body:
         ref = {"$ref": f"#/components/schemas/{body.__name__}"}
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref}}}
+        is_required = any(field.required for field in msgspec.structs.fields(body))
+        content = {"application/json": {"schema": ref}}
+        found["requestBody"] = {"required": is_required, "content": content}
     return found
 
 

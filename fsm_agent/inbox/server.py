@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from socket import AF_INET, AF_INET6, create_server
 from typing import Any
 
 import uvicorn
@@ -41,8 +42,6 @@ async def serve(desk: Desk, *, on_ready: Callable[[int], None] = lambda port: No
     settings = desk.settings
     config = uvicorn.Config(
         build(desk),
-        host=settings.host,
-        port=settings.port,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -59,10 +58,13 @@ async def serve(desk: Desk, *, on_ready: Callable[[int], None] = lambda port: No
     )
     server = _Server(config)
     try:
-        socket = config.bind_socket()
-    except SystemExit:
-        where = f"{settings.host}:{settings.port}"
-        raise UsageError(f"cannot listen on {where}: is it in use? Give another --port.") from None
+        family = AF_INET6 if ":" in settings.host else AF_INET
+        socket = create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        where, why = f"{settings.host}:{settings.port}", error.strerror or error
+        raise UsageError(
+            f"cannot listen on {where}: {why}. Give another --port or --host."
+        ) from None
     task = asyncio.create_task(server.serve([socket]), name="inbox")
     try:
         while not server.started and not task.done():  # noqa: ASYNC110  uvicorn tells nobody

@@ -30,23 +30,34 @@ async def stands(runtime: Runtime, heads: Collection[Head]) -> dict[str, Stand]:
     is_asked = any(head.status == "waiting" for head in heads)
     asks = await runtime.store.asks() if is_asked else ()
     undecided = {ask.run_id for ask in asks}
+    threads = {thread for head in heads if head.status == "ready" and (thread := _thread(head))}
+    active = {thread: await runtime.store.active_in(thread) for thread in threads}
     return {
         head.run_id: stand(
-            head, await _last(runtime, head), now_ms=now_ms, is_undecided=head.run_id in undecided
+            head,
+            await _last(runtime, head),
+            now_ms=now_ms,
+            is_undecided=head.run_id in undecided,
+            active=active.get(_thread(head)) or "",
         )
         for head in heads
     }
 
 
-def stand(head: Head, last: Collection[AnyDelta], *, now_ms: int, is_undecided: bool) -> Stand:
+def stand(
+    head: Head, last: Collection[AnyDelta], *, now_ms: int, is_undecided: bool, active: str = ""
+) -> Stand:
     """How a run stands: `last` is what its last entry says, `is_undecided` whether a request of
-    it is open in the store."""
+    it is open in the store, `active` the run whose turn it is in the thread of one that is ready.
+    """
     is_due = head.due_ms is not None and head.due_ms <= now_ms
     match head.status:
         case "ready" if head.due_ms is None and not _children(head):
             return Stand("waits for an operator", "fsm-agent resume says why", "operator")
+        case "ready" if active not in ("", head.run_id):
+            return Stand("queued", f"behind run {active} of its thread")
         case "ready" if head.due_ms is not None and not is_due:
-            return Stand("queued", "behind another run of its thread")
+            return Stand("queued", "for a place, or behind another run of its thread")
         case "ready":
             return Stand("needs a worker", needs="worker")
         case "running" if head.lease_until_ms < now_ms:
@@ -78,10 +89,20 @@ def _children(head: Head) -> tuple[str, ...]:
         return ()
 
 
+def _thread(head: Head) -> str:
+    try:
+        return codec.decode_snapshot(head.snapshot).thread
+    except CorruptRecord:
+        return ""
+
+
 def _sleeping(head: Head, last: Collection[AnyDelta], *, is_due: bool) -> Stand:
     forked = next((delta for delta in last if isinstance(delta, Forked)), None)
     if forked and head.due_ms is None:
-        return Stand("waits for an operator", f"fork of {one_line(forked.origin, 64)}", "operator")
+        origin = one_line(forked.origin, 64)
+        return Stand(
+            "waits for an operator", f"fork of {origin}, fsm-agent resume goes on", "operator"
+        )
     failed = next((delta for delta in last if isinstance(delta, ModelFailed)), None)
     why = f"{failed.kind.replace('_', ' ')}: {one_line(failed.message, 80)}" if failed else ""
     if head.due_ms is None:

@@ -159,7 +159,7 @@ class _Tries:
                         self.bound = smaller(self._tool, self.bound)
                     ended = await self.once()
                     if is_worth_a_retry(ended):
-                        raise _Again
+                        raise _Again(f"tool {self._tool.name!r} failed, and is tried again")
         except _Again:
             pass  # the last attempt failed too: its own failure is the result
         return ended

@@ -11,7 +11,7 @@ import hmac
 import json
 import os
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import pytest
@@ -664,6 +664,44 @@ async def test_the_openapi_document_names_every_route_of_the_api(site: Site) -> 
     }
     assert told == real - {("/v1/openapi.json", "get")}
     assert document["components"]["schemas"]["DecisionBody"]["required"] == ["verb"]
+    bodies = {path: ops["post"]["requestBody"] for path, ops in document["paths"].items()
+              if "requestBody" in ops.get("post", {})}  # fmt: skip
+    assert bodies["/v1/approvals/{approval_id}/decision"]["required"] is True
+    assert bodies["/v1/runs/{run_id}/cancel"]["required"] is False
+
+
+async def test_no_body_is_one_that_says_nothing(site: Site) -> None:
+    run_id = await site.parked()
+    decision = f"/v1/approvals/{await opened(site, run_id)}/decision"
+
+    nothing = await site.client.post(f"/v1/runs/{run_id}/cancel", headers=site.as_("root"))
+    too_little = await site.client.post(decision, headers=site.as_("mia"))
+    no_json = await site.client.post(decision, content="{}", headers=site.as_("mia"))
+
+    codes = [answer.status_code for answer in (nothing, too_little, no_json)]
+    assert codes == [202, 422, 415]
+
+
+async def test_a_client_that_leaves_before_it_has_said_all_is_no_error(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = await site.parked()
+    where = urlsplit(site.url)
+    head = (
+        f"POST /v1/runs/{run_id}/cancel HTTP/1.1\r\nHost: {where.netloc}\r\n"
+        f"Authorization: Bearer {site.tokens['root']}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    )
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    writer.write(head.encode())
+    writer.write_eof()
+    assert await reader.read() == b""
+    while any("run_asgi" in repr(task) for task in asyncio.all_tasks()):
+        await asyncio.sleep(0.01)
+    writer.close()
+
+    assert "Traceback" not in caplog.text
+    assert not (await site.bench.run_of(run_id)).is_over
 
 
 async def test_a_store_that_is_away_is_said_so(open_site: Opener, tmp_path: Path) -> None:

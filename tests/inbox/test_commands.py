@@ -94,10 +94,11 @@ def test_an_inbox_that_cannot_be_is_refused(cli: Cli, arguments: list[str], word
 
 def test_a_port_in_use_is_said_so(cli: Cli) -> None:
     with inbox(cli) as (client, _):
-        done = cli("inbox", "--port", str(client.base_url.port))
+        done = cli("inbox", "--port", str(port := client.base_url.port))
 
-    assert done.code == 2
-    assert "is it in use" in done.err
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"cannot listen on 127.0.0.1:{port}: " in done.err
+    assert "in use" in done.err
 
 
 def test_a_link_of_the_command_decides_once_in_a_running_inbox(cli: Cli) -> None:

@@ -647,7 +647,7 @@ async def test_sums_count_what_was_approved_and_edited_and_not_what_was_refused(
     (second,) = await runtime.requests(run_id)
     assert second.question.reason == "70 in all after 0 calls"
     await runtime.decide(
-        run_id, second.ask_id, "edit", by="leo", arguments='{"to": "x", "amount": 25}'
+        run_id, second.ask_id, "edit", by="leo", arguments={"to": "x", "amount": 25}
     )
 
     await runtime.work(run_id, desk.agent)

@@ -34,6 +34,7 @@ AGENT = ("--agent", "desk.py:agent")
         (["run", *AGENT, "plain", "--run-id", "../x"], 2, "'../x' is not a run id"),
         (["list", "--store", "mysql://x"], 2, "'mysql://x' is not a store address"),
         (["list", "--store", "redis://u:secret@h/x"], 2, "is not a store address"),
+        (["list", "--store", ""], 2, "set FSM_AGENT_STORE"),
         (["list", "--store", "redis://localhost:1"], 1, "no Redis at localhost:1"),
         (["list", "--store", "unix:///nowhere.sock"], 1, "/nowhere.sock"),
         (["list", "--store", "embedded:/proc/none"], 2, "'embedded:/proc/none' cannot be used"),

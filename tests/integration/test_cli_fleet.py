@@ -78,6 +78,7 @@ def test_resume_of_a_queued_run_says_whose_turn_it_is(cli: Cli) -> None:
     filing = ("--thread", "case 8")
     first = cli("start", *AGENT, "look", *filing)
     queued = cli("start", *AGENT, "look", *filing, "--on-busy", "queue")
+    listed = cli("list").out.splitlines()
     waiting = cli.start("resume", queued.run_id)
     until(lambda: status(cli, queued.run_id) == "queued")
     cli("resume", first.run_id)
@@ -86,6 +87,9 @@ def test_resume_of_a_queued_run_says_whose_turn_it_is(cli: Cli) -> None:
     assert ended.code == 0
     words = f"for its turn: run {first.run_id} of the thread case 8 is active"
     assert ended.err.count(words) == 1
+    (row,) = [line for line in listed if line.startswith(queued.run_id)]
+    assert f"(behind run {first.run_id} of its thread)" in row
+    assert "fsm-agent resume" not in row
 
 
 def test_limits_are_listed_set_replaced_and_taken_away(cli: Cli) -> None:

@@ -6,7 +6,9 @@ import errno
 import io
 import json
 import shlex
+import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from fsm_agent.capabilities.load import load_agent
 from fsm_agent.cli import failures, logs
 from fsm_agent.cli.clean import wrapped
 from fsm_agent.cli.hints import Hint, laid_out
+from fsm_agent.cli.settings import Settings
 from fsm_agent.cli.views.plain import JsonView
 from fsm_agent.engine.decisions import result_of
 from fsm_agent.errors import AgentNotFound, ProviderError
@@ -62,6 +65,7 @@ def test_a_hint_that_fits_is_one_line_with_its_words_in_a_comment() -> None:
     ("status", "due_ms", "lease_ms", "last", "is_undecided", "words", "needs"),
     [
         ("ready", 1, 0, (), False, "needs a worker", "worker"),
+        ("ready", NOW_MS + 1, 0, (), False, "queued", ""),
         ("running", None, NOW_MS + 1, (), False, "running", ""),
         ("running", None, NOW_MS - 1, (), False, "worker died", "worker"),
         ("waiting", None, 0, (), True, "needs a person", "person"),
@@ -230,6 +234,67 @@ def test_an_agent_file_that_fails_names_the_line_of_the_fault(tmp_path: Path) ->
 
 def test_a_long_text_breaks_between_words() -> None:
     assert wrapped("one two three-four five\nsix", 20) == ["one two three-four", "five", "six"]
+
+
+def test_a_command_to_paste_never_repeats_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSM_AGENT_STORE", "embedded:here")
+
+    shown = [
+        Settings(store).store_option
+        for store in (
+            "embedded:here",
+            "redis://h/1",
+            "unix:///a b",
+            "redis://u:s3@h",
+            "redis://u@h",
+        )
+    ]
+
+    kept = ' --store "$FSM_AGENT_STORE"'
+    assert shown == [
+        "",
+        " --store redis://h/1",
+        " --store 'unix:///a b'",
+        kept,
+        " --store redis://u@h",
+    ]
+
+
+def test_a_second_signal_says_what_is_left() -> None:
+    main = (
+        "import asyncio\n"
+        "from fsm_agent.cli import process\n"
+        "async def main():\n"
+        "    print('begun', flush=True)\n"
+        "    try:\n"
+        "        await asyncio.sleep(60)\n"
+        "    finally:\n"
+        "        print('giving back', flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "process.run(main)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", main], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        for words in ("begun", "giving back"):
+            assert process.stdout.readline().strip() == words
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "stopped at once" in said
+    assert "Traceback" not in said
+
+
+def test_a_level_of_the_log_that_is_none_is_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FSM_AGENT_LOG", "loud")
+
+    logs.set_up()
+
+    assert "FSM_AGENT_LOG is 'loud'. It is one of debug, info" in capsys.readouterr().err
 
 
 def test_a_log_that_nobody_reads_any_more_stops_nothing(

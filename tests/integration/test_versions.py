@@ -398,7 +398,7 @@ async def test_a_check_names_what_the_new_code_cannot_serve(
         with pytest.raises(CodeChanged):
             await runtime.work(run_id, desk("look", on_change="continue"))
 
-    checked = await runtime.check_deploy([new])
+    checked = await runtime.check_deploy(new)
 
     assert (checked.runs, checked.others) == (1, 0)
     assert checked.requests == (0 if is_decided else 1)
