@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.delegate import AgentTool
@@ -36,8 +39,7 @@ UNSTOPPED_LOCKS = 10  # of its longest time, before a call that could not be sto
 KEYED_STARTS = 2  # a keyed call that timed out is sent once more before a person is asked
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """A call that is ready to run, once its intent is on record."""
 
     call_id: str
@@ -48,8 +50,7 @@ class Start:
     judged: Judged | None = None  # the verdict that lets it start, where it is not on record yet
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """A call whose check is to be asked whether it took effect."""
 
     call_id: str
@@ -85,8 +86,7 @@ class Sightings:
         self.doubts.pop(call_id, None)
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(msgspec.Struct, frozen=True):
     """All that the next step of a call depends on."""
 
     run: Run
@@ -96,7 +96,7 @@ class Scene:
     grace_ms: int  # added to a deadline before a call in doubt may be run again
     versioned: Versioned | None = None  # the code at work, and who accepted it
     # Calls that start in the same step: their tools, and what they add to the sums.
-    ahead: list[tuple[str, Numbers]] = field(default_factory=list)
+    ahead: list[tuple[str, Numbers]] = []
 
     def next_step(self, call: OpenCall) -> Step:
         """The next fact about a call that is open, or that was started and has no result.

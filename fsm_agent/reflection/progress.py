@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from fsm_agent.run.delta import Assessed, ModelFailed
 from fsm_agent.run.record import Run
-from fsm_agent.run.step import Did, Sketch, Step, likeness
+from fsm_agent.run.step import Sketch, Step, likeness
 
 from .loops import calls_of, counted, is_free, turning
 from .scene import Scene
@@ -38,13 +38,12 @@ def assess(run: Run, scene: Scene) -> Assessed | None:
         return None
     rule, steps = scene.progress, counted(run, scene)
     now, before = steps[-1], steps[:-1]
-    earlier = [did for step in before for did in step.did]
     parts = (
         _tools(steps),
-        _arguments(now, before, earlier),
+        _arguments(now, before),
         _information(now, before[-COMPARED:]),
         _confidence(now.reply.text),
-        _retries(now, earlier),
+        _retries(now, before),
     )
     weights = (rule.tools, rule.arguments, rule.information, rule.confidence, rule.retries)
     score = sum(w * p for w, p in zip(weights, parts, strict=True)) / sum(weights)
@@ -92,13 +91,13 @@ def _tools(steps: Sequence[Step]) -> float:
     return min(1.0, len(used) / 2) if used else 1.0
 
 
-def _arguments(now: Step, before: Sequence[Step], earlier: Iterable[Did]) -> float:
+def _arguments(now: Step, before: Sequence[Step]) -> float:
     """The part of the calls that were not made before; of a text, how far it is a new one."""
     if not now.did:
         texts = [step.sketch for step in before[-COMPARED:] if not step.reply.calls]
         return _newness(now.sketch, texts)
-    made = {(did.tool, did.what) for did in earlier}
-    return sum((did.tool, did.what) not in made for did in now.did) / len(now.did)
+    new = [not any(each in step.asked for step in before) for each in now.asked]
+    return sum(new) / len(new)
 
 
 def _information(now: Step, before: Sequence[Step]) -> float:
@@ -127,12 +126,11 @@ def _confidence(text: str) -> float:
     return 0.5 + (sure - unsure) / 2
 
 
-def _retries(now: Step, earlier: Iterable[Did]) -> float:
+def _retries(now: Step, before: Sequence[Step]) -> float:
     """0 for a reply that broke the protocol, or a call that has failed before as it is."""
     if now.reply.violation:
         return 0.0
-    failed = {(did.tool, did.what) for did in earlier if did.is_failure}
-    return 0.0 if any((did.tool, did.what) in failed for did in now.did) else 1.0
+    return 0.0 if any(each in step.failed for step in before for each in now.asked) else 1.0
 
 
 def _percent(part: float) -> int:

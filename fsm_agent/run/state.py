@@ -7,12 +7,11 @@ machine per run costs more than a transition.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
-from transitions import Machine, MachineError, Transition
+from transitions import Event, EventData, Machine, MachineError, Transition
 
 from fsm_agent.errors import IllegalTransition
 
@@ -132,20 +131,30 @@ class _BareTransition(Transition):
 
     def execute(self, event_data: Any) -> bool:
         for condition in self.conditions:
-            if not condition.check(event_data):
+            if cast(_Guard, condition.func)(event_data) is not condition.target:
                 return False
         event_data.model.state = State(str(self.dest))
         return True
 
 
+class _BareEvent(Event):
+    """An event that tries its arrows. There is no queue to wait in, and nobody else to tell."""
+
+    def trigger(self, model: Any, *args: Any, **kwargs: Any) -> bool:
+        arrows = self.transitions.get(model.state)
+        if arrows is None:
+            raise MachineError(f"{self.name} has no arrow from {model.state}")
+        event = EventData(None, self, self.machine, model, args, kwargs)
+        return any(arrow.execute(event) for arrow in arrows)
+
+
 class _BareMachine(Machine):
-    """A machine whose arrows are bare: half the cost of a transition was callbacks not given."""
+    """A machine without callbacks: not given, they cost more than the transition itself."""
 
     transition_cls = _BareTransition
+    event_cls = _BareEvent
 
 
-# The library logs every callback at INFO, which costs as much as the transition itself.
-logging.getLogger("transitions").setLevel(logging.ERROR)
 _MACHINE = _BareMachine(
     model=None,
     states=State,

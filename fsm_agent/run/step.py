@@ -7,7 +7,6 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from posixpath import normpath
 from typing import Any
@@ -56,8 +55,7 @@ _PROSE = re.compile(r"[^\W_]{3,}(?:[\s,.:;?!'\"()-]+[^\W_]{3,})+[\s.:?!]*")
 Sketch = Sequence[int]
 
 
-@dataclass(frozen=True)
-class Did:
+class Did(msgspec.Struct, frozen=True):
     """One call and what came of it, as small values: a live run holds them for many turns."""
 
     tool: str
@@ -67,8 +65,7 @@ class Did:
     is_failure: bool
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, dict=True):
     """A reply and the results of its calls. Its forms are computed once, when they are needed."""
 
     reply: Replied
@@ -86,8 +83,14 @@ class Step:
         )
 
     @cached_property
-    def _asked(self) -> tuple[tuple[str, int], ...]:
+    def asked(self) -> tuple[tuple[str, int], ...]:
+        """Tool and digest of each call, in an order of their own."""
         return tuple(sorted((did.tool, did.what) for did in self.did))
+
+    @cached_property
+    def failed(self) -> tuple[tuple[str, int], ...]:
+        """Those of the calls that failed."""
+        return tuple((did.tool, did.what) for did in self.did if did.is_failure)
 
     @cached_property
     def _was_refused(self) -> bool:
@@ -119,7 +122,7 @@ class Step:
         if self.key == other.key:
             return True
         if self._was_refused or other._was_refused:
-            return self._asked == other._asked
+            return self.asked == other.asked
         if self.reply.calls or other.reply.calls or self.reply.label != other.reply.label:
             return False
         if _differences(self.numbers, other.numbers) > 1:

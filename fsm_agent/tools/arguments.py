@@ -161,9 +161,9 @@ def _parse(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}  # what models send for a tool without parameters
     try:
-        value = _loads(clean_text(text))
+        value = _DECODER.decode(clean_text(text))
         if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):  # maybe half of a pair
-            value = _loads(clean_text(json.dumps(value, ensure_ascii=False)))
+            value = _DECODER.decode(clean_text(json.dumps(value, ensure_ascii=False)))
     except _Unreadable:
         raise
     except RecursionError as error:
@@ -173,10 +173,6 @@ def _parse(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _Unreadable(f"a JSON object is needed, not {_kind(value)}.")
     return value
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
 
 
 def _kind(value: Any) -> str:
@@ -195,3 +191,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise _Unreadable(f"{name} is not JSON. Use a finite number or null.")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+
+import msgspec
 
 from fsm_agent.clock import Clock, SystemClock
 
@@ -32,8 +33,7 @@ def _say_nothing(text: str) -> None:
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolContext:
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Given to a tool that has a parameter annotated `ToolContext`; the model does not see it.
 
     `idempotency_key` is the same for every attempt of this call, `attempt` counts from 1.
@@ -45,8 +45,8 @@ class ToolContext:
     attempt: int = 1
     deadline_s: float = float("inf")  # on `clock.steady_s`; set when the call starts
     on_progress: Callable[[str], None] = _say_nothing  # called in the event loop; must not raise
-    clock: Clock = field(default_factory=SystemClock, repr=False)
-    cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    cancelled: threading.Event = msgspec.field(default_factory=threading.Event)
 
     @property
     def is_cancelled(self) -> bool:

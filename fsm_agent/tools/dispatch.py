@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from fsm_agent.clock import Clock, SystemClock
 from fsm_agent.run.content import Source
@@ -170,7 +170,7 @@ class _Tries:
             attempt=self._context.attempt + self.count,
             deadline_s=self._clock.steady_s() + self._timeout_s,
             clock=self._clock,
-            cancelled=threading.Event(),
+            cancelled=threading.Event() if self.count else self._context.cancelled,
         )
         kwargs = self._kwargs()
         self.count += 1
