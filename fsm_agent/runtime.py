@@ -10,10 +10,8 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from html import escape
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -21,18 +19,17 @@ import structlog
 from msgspec.structs import replace as replace_fields
 
 from checkpoints.leases import Heartbeat
-from checkpoints.model import Head, RunId, Status
+from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
-from fsm_agent.capabilities.output import Misfit
 from fsm_agent.capabilities.thread import carried
 from fsm_agent.clock import Clock, SystemClock
-from fsm_agent.engine import live, threads
+from fsm_agent.engine import threads
 from fsm_agent.engine.children import rouse
 from fsm_agent.engine.costs import check_prices
 from fsm_agent.engine.deps import Deps, EngineSettings
 from fsm_agent.engine.live import LivePublisher
-from fsm_agent.engine.resume import load, unfold, work_on
+from fsm_agent.engine.resume import load, work_on
 from fsm_agent.engine.session import snapshot_of
 from fsm_agent.errors import UsageError
 from fsm_agent.llm.model import Model
@@ -43,71 +40,28 @@ from fsm_agent.observations.given import Givable
 from fsm_agent.observations.given import load as load_files
 from fsm_agent.observations.reading import Limits as FileLimits
 from fsm_agent.people import People, Request, check_length
+from fsm_agent.result import Result, result_of
 from fsm_agent.run import codec, signal
-from fsm_agent.run.content import File, Source, clean_text
+from fsm_agent.run.content import File, clean_text
 from fsm_agent.run.delta import AnyDelta, Carried, Created, Filed, Given, OnBusy, Versioned
-from fsm_agent.run.event import EntryEvent, Event, LiveEvent, ParkedEvent
+from fsm_agent.run.event import EntryEvent, Event, LiveEvent
 from fsm_agent.run.filing import checked_filing
 from fsm_agent.run.limits import Limits, check_limits
 from fsm_agent.run.person import identity
-from fsm_agent.run.picture import Picture, svg
 from fsm_agent.run.record import Record, Run, apply
 from fsm_agent.run.redaction import Redactor, secret_values
 from fsm_agent.run.signal import AnySignal, CancelRequested, Happened, Said
 from fsm_agent.tools.rule import rule_of
 from fsm_agent.versions import Versions
+from fsm_agent.watching import Watching
 from fsm_agent.worker.tidying import tidying
 
 __all__ = ["Request", "Result", "Runtime", "default_store_url", "new_run_id", "run_sync"]
 
 DEFAULT_STORE = "embedded:.fsm-agent"
 MAX_TASK_CHARS = 200_000
-WATCH_S = 0.15  # between two looks of a watcher at the journal
 
 log = structlog.get_logger(__name__)
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stands: over (done, error), or given back (waiting, sleeping, ready, running)."""
-
-    run_id: str
-    status: Status
-    answer: str | None = None
-    is_completed: bool = False  # False with an answer: rescued or cut short by a limit
-    reason: str = ""  # why it failed or finished early: a word of run.delta.FailureReason
-    message: str = ""
-    turns: int = 0
-    spent_tokens: int = 0
-    spent_money: float = 0.0  # in the currency of the agent's prices
-    asks: tuple[str, ...] = ()
-    closing: str | None = None  # what a tool has said the run ends with, once nothing waits
-    sources: tuple[Source, ...] = ()  # that tools gave with their results
-    children: tuple[str, ...] = ()  # runs that work for it, and are not over
-    value: Any = None  # the answer, of the agent's output type: where it has one, and was completed
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: how the run stands, as a table. All of it escaped."""
-        rows = {
-            "run": self.run_id,
-            "status": self.status,
-            "answer": self.answer,
-            "why": self.message or self.reason,
-            "waits for": ", ".join(self.asks),
-            "turns": self.turns,
-            "tokens": f"{self.spent_tokens:,}",
-        }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th>"
-            f"<td style='text-align:left;white-space:pre-wrap'>{escape(str(value))}</td></tr>"
-            for name, value in rows.items()
-            if value not in (None, "")
-        )
-        return f"<table style='max-width:46rem'>{cells}</table>"
-
-    def __repr__(self) -> str:
-        words = self.answer if self.answer is not None else self.message or ", ".join(self.asks)
-        brief = words if len(words) <= 200 else words[:199] + "…"
-        return f"<Result {self.run_id} {self.status}: {brief!r}, {self.turns} turns>"
 
 
 def default_store_url() -> str:
@@ -115,7 +69,7 @@ def default_store_url() -> str:
     return os.environ.get("FSM_AGENT_STORE") or DEFAULT_STORE
 
 
-class Runtime(People, Versions):
+class Runtime(People, Versions, Watching):
     """Runs agents on a store. Open it with `Runtime.open`; one per process is enough."""
 
     def __init__(self, deps: Deps, *, owner: str) -> None:
@@ -316,7 +270,7 @@ class Runtime(People, Versions):
         run, park = await work_on(RunId(run_id), agent, deps, owner=self._owner)
         if run.parent:
             await rouse(self._deps.store, run.parent, run.run_id, str(run.seq))
-        result = _result(run, park.status if park else "done" if run.answer else "error", agent)
+        result = result_of(run, park.status if park else "done" if run.answer else "error", agent)
         return await self._with_asks_of_children(result, run)
 
     async def run(self, agent: Agent, task: str, **options: Any) -> Result:
@@ -330,7 +284,7 @@ class Runtime(People, Versions):
         """
         head = await self._deps.store.head(RunId(run_id))
         run, _ = await load(RunId(run_id), self._deps)
-        return await self._with_asks_of_children(_result(run, head.status, agent), run)
+        return await self._with_asks_of_children(result_of(run, head.status, agent), run)
 
     async def _with_asks_of_children(self, result: Result, run: Run) -> Result:
         if run.is_over or not run.children:
@@ -397,91 +351,8 @@ class Runtime(People, Versions):
             given.append(File(name, digest, len(data)))
         return tuple(given)
 
-    # -- looking ------------------------------------------------------------------------------
-
-    async def runs(self, *, status: Status | None = None, limit: int = 50) -> Sequence[Head]:
-        """Heads of runs, newest first."""
-        return await self._deps.store.runs(status=status, limit=limit)
-
-    async def history(self, run_id: str, *, after: int = 0) -> Sequence[EntryEvent]:
-        """The run's entries above `after` with the state after each: read-only, always.
-
-        Raises RunNotFound, or CorruptEntry naming the entry.
-        """
-        events = []
-        entries = await self._deps.store.journal(RunId(run_id))
-        for run, record in unfold(Run(run_id=run_id), entries):
-            if run.seq > after:
-                events.append(EntryEvent(run_id, run.seq, run.state, record))
-        return events
-
-    async def picture(self, run_id: str) -> Picture:
-        """The machine with the run's way lit: an SVG, which notebooks show by themselves."""
-        states = [event.state for event in await self.history(run_id)]
-        return Picture(svg(pairwise(states), states[-1], title=f"The way of run {run_id}"))
-
-    async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
-        """Entries above `after` as they become durable, and live text, until the run is over.
-
-        Works from any process. Live text that was missed is not repeated: the entry has all of it.
-        """
-        heard: asyncio.Queue[LiveEvent] = asyncio.Queue()
-        listener = asyncio.create_task(self._listen(run_id, heard), name=f"live {run_id}")
-        try:
-            async for event in self._watch(run_id, after, heard):
-                yield event
-        finally:
-            listener.cancel()
-            await asyncio.wait([listener])
-
-    async def _watch(
-        self, run_id: str, after: int, heard: asyncio.Queue[LiveEvent]
-    ) -> AsyncIterator[Event]:
-        run, parked = Run(run_id=run_id), 0
-        texts: list[LiveEvent] = []
-        while not run.is_over:
-            entries = await self._deps.store.journal(RunId(run_id), after=run.seq)
-            if entries and run.has_attempt:
-                # Live text is collected before it is sent, so its end comes after its entry.
-                await self._deps.clock.sleep(2 * live.COALESCE_S)
-            while not heard.empty():
-                texts.append(heard.get_nowait())
-            for entry in entries:
-                for text in _take_current(texts, run):
-                    yield text
-                record = codec.decode(entry.body)
-                run = apply(run, record)
-                if entry.seq > after:
-                    yield EntryEvent(run_id, entry.seq, run.state, record)
-            for text in _take_current(texts, run):
-                yield text
-            head = await self._deps.store.head(RunId(run_id))
-            if head.status in ("waiting", "sleeping") and head.seq == run.seq != parked:
-                parked = run.seq  # not the status: between two looks it may have moved and parked
-                ids = tuple(ask.ask_id for ask in run.open_asks)
-                yield ParkedEvent(run_id, head.status, ids, head.due_ms)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(WATCH_S):
-                    texts.append(await heard.get())
-
-    async def _listen(self, run_id: str, heard: asyncio.Queue[LiveEvent]) -> None:
-        async for _, payload in self._deps.store.live(RunId(run_id)):
-            if event := live.decode(payload):
-                heard.put_nowait(event)
-
 
 _START_OPTIONS = frozenset(inspect.signature(Runtime.start).parameters) - {"self", "agent", "task"}
-
-
-def _take_current(texts: list[LiveEvent], run: Run) -> list[LiveEvent]:
-    """Take out the live events that belong where `run` stands; those of the past are dropped."""
-    current = [
-        text
-        for text in texts
-        if text.attempt == run.attempts and (run.has_attempt or text.channel == "progress")
-    ]
-    texts[:] = [text for text in texts if text.attempt > run.attempts]
-    return current
 
 
 def run_sync(agent: Agent, task: str, *, store: str | None = None, **options: Any) -> Result:
@@ -562,35 +433,3 @@ def _digest(created: Created, files: tuple[File, ...], filed: Filed, continues: 
     if continues is not None:
         given += continues.encode()
     return hashlib.sha256(given).hexdigest()[:32]
-
-
-def _result(run: Run, status: Status, agent: Agent | None = None) -> Result:
-    answer, failure = run.answer, run.failure
-    return Result(
-        run_id=run.run_id,
-        status=status,
-        answer=answer.text if answer else None,
-        is_completed=bool(answer and answer.is_completed),
-        reason=failure.reason if failure else answer.why if answer else "",
-        message=failure.message if failure else "",
-        turns=run.turns,
-        spent_tokens=run.spent_tokens,
-        spent_money=run.spent_micros / 1_000_000,
-        asks=() if run.is_over else tuple(ask.ask_id for ask in run.open_asks),
-        closing=_closing(run),
-        sources=run.sources,
-        value=_value(run, agent),
-    )
-
-
-def _value(run: Run, agent: Agent | None) -> Any:
-    if agent is None or agent.output is None or not (run.answer and run.answer.is_completed):
-        return None
-    with suppress(Misfit):  # a tool that ended the run may have said anything
-        return agent.output.read(run.answer.text)
-    return None
-
-
-def _closing(run: Run) -> str | None:
-    closing = None if run.is_over else run.closing
-    return closing.result.text if closing and closing.result else None
