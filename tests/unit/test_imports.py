@@ -19,7 +19,7 @@ LAYERS = (
     ("capabilities",),
     ("engine",),
     ("worker", "observability", "notify"),
-    ("people", "archive", "versions"),
+    ("people", "archive", "versions", "result", "watching"),
     ("runtime",),
     ("telling",),
     ("inbox",),
