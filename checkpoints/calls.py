@@ -47,6 +47,22 @@ class Written(NamedTuple):
     sent: float
 
 
+class Known(NamedTuple):
+    """What the store has acknowledged of a run to this process."""
+
+    seq: int = 0
+    created: int = 0  # by the store's clock, in ms; 0: not told. Another one is another run
+    is_ours: bool = False  # written or claimed here, and not only looked at
+
+    def of(self, created: int) -> Known:
+        """The same, if it is about the run of this name that was created then."""
+        is_other = created and self.created and created != self.created
+        return Known(created=created) if is_other else self
+
+
+_UNKNOWN = Known()
+
+
 class Calls:
     """One process's way to a namespace."""
 
@@ -78,8 +94,7 @@ class Calls:
         self._pid = os.getpid()
         # Per lease nonce: local time before the last call that moved the lease's end was sent.
         self._confirmed: OrderedDict[str, float] = OrderedDict()
-        # Per run: the highest seq that the store has acknowledged to us.
-        self._known: OrderedDict[str, int] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
         # Runs that were seen to be over: that they are gone some day is no loss.
         self._over: OrderedDict[str, None] = OrderedDict()
 
@@ -227,9 +242,17 @@ class Calls:
                 raise answers.foreign(_bytes(args[1])) from error
             raise
 
-    def _remember(self, run_id: str, seq: int) -> None:
-        self._known[run_id] = max(seq, self._known.get(run_id, 0))
+    def _remember(self, run_id: str, seq: int, created: int = 0, *, is_ours: bool = False) -> None:
+        before = self._known_of(run_id)
+        if (known := before.of(created)) is not before:
+            self._forget(run_id)
+        self._known[run_id] = Known(
+            max(seq, known.seq), created or known.created, is_ours or known.is_ours
+        )
         trim(self._known, run_id)
+
+    def _known_of(self, run_id: str) -> Known:
+        return self._known.get(run_id, _UNKNOWN)
 
     def _remember_over(self, run_id: str) -> None:
         self._over[run_id] = None
@@ -239,11 +262,11 @@ class Calls:
         self._known.pop(run_id, None)
         self._over.pop(run_id, None)
 
-    def _check_known(self, run_id: str, stored: int, known: int) -> None:
+    def _check_known(self, run_id: str, stored: int, created: int, known: Known) -> None:
         """`known` is from before the read was sent: a commit may be acknowledged meanwhile."""
-        if stored < known:
-            raise StoreRegressed(run_id, known, stored)
-        self._remember(run_id, stored)
+        if stored < (before := known.of(created).seq):
+            raise StoreRegressed(run_id, before, stored)
+        self._remember(run_id, stored, created)
 
     def _alarm(self) -> Arg:
         """ARGV of create.lua."""
@@ -251,9 +274,10 @@ class Calls:
         return share if share > 0 else ""
 
     def _absent(self, run_id: str) -> CheckpointError:
-        known = self._known.get(run_id, 0)
-        is_lost = known and run_id not in self._over
-        return StoreRegressed(run_id, known, 0) if is_lost else RunNotFound(run_id)
+        """A run that was only looked at may have ended since, and been removed."""
+        known = self._known_of(run_id)
+        is_lost = known.is_ours and run_id not in self._over
+        return StoreRegressed(run_id, known.seq, 0) if is_lost else RunNotFound(run_id)
 
     def _check_sizes(self, bodies: Iterable[bytes], snapshot: bytes) -> None:
         sizes = [len(body) for body in bodies]

@@ -77,9 +77,11 @@ class Journals(Ownership):
                 raise RunExists(run_id)
             case b"FULL":
                 raise StoreFull(self.address, int(reply[1]), int(reply[2]))
+        created = 0
         if reply[0] == b"OK":
             self._forget(run_id)  # a run of this name may have been there before
-        self._remember(run_id, len(bodies))
+            created = int(reply[1])
+        self._remember(run_id, len(bodies), created, is_ours=True)
         if short:
             raise self._not_durable(f"run {run_id!r}", short)
         return reply[0] == b"OK"
@@ -117,7 +119,7 @@ class Journals(Ownership):
         if reply[0] not in (b"OK", b"DUP"):
             self._refuse(lease, commit, reply)
         seq = int(reply[1])
-        self._remember(lease.run_id, seq)
+        self._remember(lease.run_id, seq, is_ours=True)
         if is_closing:
             self._remember_over(lease.run_id)
         if reply[0] == b"OK":
@@ -162,7 +164,7 @@ class Journals(Ownership):
 
     def _refuse(self, lease: Lease, commit: Commit, reply: list[bytes]) -> Never:
         run_id = lease.run_id
-        known = max(commit.expected_seq, self._known.get(run_id, 0))
+        known = max(commit.expected_seq, self._known_of(run_id).seq)
         match reply[0]:
             case b"CLOSED":
                 raise RunClosed(run_id, reply[1].decode())
@@ -188,17 +190,17 @@ class Journals(Ownership):
         at = max(after, 1)
         # The head first, in one write with the first page: an entry that comes between the two is
         # cut off below, so that both agree.
-        known = self._known.get(run_id, 0)
-        (last, last_chain, status), page = await together(
+        known = self._known_of(run_id)
+        (last, last_chain, status, created), page = await together(
             [
-                self._read("HMGET", keys.head, "n", "h", "s"),
+                self._read("HMGET", keys.head, "n", "h", "s", "c"),
                 self._read("XRANGE", keys.journal, f"{at}-0", "+", "COUNT", _PAGE),
             ]
         )
         if last is None:
             raise self._absent(run_id)
         end = int(last)
-        self._check_known(run_id, end, known)
+        self._check_known(run_id, end, int(created), known)
         entries = await self._streamed(run_id, page, end)
         if status.decode() in CLOSED:
             self._remember_over(run_id)

@@ -18,6 +18,7 @@ from .errors import (
     StoreUnavailable,
 )
 from .model import (
+    CLOSED,
     Head,
     RunId,
     Status,
@@ -38,7 +39,10 @@ class Lists(Calls):
         told = await self._told(run_id)
         if told is None:
             raise self._absent(run_id)
-        return answers.head(run_id, told, self._codec.unpack)
+        head = answers.head(run_id, told, self._codec.unpack)
+        if head.status in CLOSED:
+            self._remember_over(run_id)
+        return head
 
     async def _told(self, run_id: RunId) -> list[bytes] | None:
         """What head.lua tells; None where there is no run."""

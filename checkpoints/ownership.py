@@ -34,7 +34,7 @@ class Ownership(Calls):
         keys = self._of(run_id)
         if not nonce or term_ms < 1:
             raise StoreUsageError("a claim needs a nonce and a term of at least 1 ms.")
-        sent, known = monotonic(), self._known.get(run_id, 0)
+        sent, known = monotonic(), self._known_of(run_id)
         reply = await self._script(
             "claim",
             (keys.head, keys.snapshot, keys.partition.due, keys.partition.statuses),
@@ -47,19 +47,20 @@ class Ownership(Calls):
             case b"BUSY":
                 raise RunBusy(run_id, reply[1].decode(errors="replace"), int(reply[2]))
             case b"CLOSED":
+                self._remember_over(run_id)
                 raise RunClosed(run_id, reply[1].decode())
             case b"NONE":
                 raise self._absent(run_id)
         head = answers.head(run_id, reply[3:], self._codec.unpack)
         lease = Lease(run_id, head.token, nonce, owner, term_ms)
-        if head.seq < known:
+        if head.seq < (before := known.of(head.created_ms).seq):
             # Told once; whoever claims the run after a person looked at it goes on from there. Not
             # due meanwhile: a worker that knows nothing of it would repeat what was lost.
             await self.release(lease, due_ms=None)
             self._forget(run_id)
-            self._remember(run_id, head.seq)
-            raise StoreRegressed(run_id, known, head.seq)
-        self._remember(run_id, head.seq)
+            self._remember(run_id, head.seq, head.created_ms)
+            raise StoreRegressed(run_id, before, head.seq)
+        self._remember(run_id, head.seq, head.created_ms, is_ours=True)
         self._confirm(nonce, sent)
         return Claim(
             lease=lease,
@@ -85,7 +86,7 @@ class Ownership(Calls):
             args += (lease.run_id, lease.token, lease.nonce, lease.term_ms)
         names = (due, *(self._of(lease.run_id).head for lease in leases))
         sent = 0.0
-        known = [self._known.get(lease.run_id, 0) for lease in leases]
+        known = [self._known_of(lease.run_id) for lease in leases]
 
         async def once() -> list[bytes]:
             nonlocal sent
@@ -96,8 +97,9 @@ class Ownership(Calls):
         if reply[0] == b"FOREIGN":
             raise answers.foreign(reply[1])
         fates = {}
-        told = zip(leases, known, reply[1::3], reply[2::3], reply[3::3], strict=True)
-        for lease, seq, is_held, mail, stored in told:
+        told = zip(leases, known, reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
+        for lease, before, is_held, mail, stored, created in told:
+            seq = before.of(int(created)).seq
             forgot = (seq, int(stored)) if int(stored) < seq else None
             fates[lease.run_id] = Renewal(is_held=is_held == b"1", mail=int(mail), forgot=forgot)
             if is_held == b"1":

@@ -201,6 +201,48 @@ class RetentionContract:
             await store.commit(claim.lease, commit_of(claim))
         assert await store.due() == []
 
+    @pytest.mark.parametrize("who", ["worker", "reader", "holder"])
+    async def test_a_name_that_is_used_again_is_another_run_and_no_loss(
+        self, new_store: NewStore, who: str
+    ) -> None:
+        one: Any = await new_store()
+        other: Any = await new_store()
+        if who == "worker":
+            await ended(one)
+        else:
+            claim = await started(one if who == "holder" else other)
+            await (one if who == "holder" else other).commit(claim.lease, commit_of(claim, *BODIES))
+            await one.journal(R)
+        created_ms = (await other.head(R)).created_ms
+        while await other.now_ms() == created_ms:
+            await asyncio.sleep(0.001)
+        assert await other.purge(R, is_forced=True)
+        await other.create(R, op="again", body=entry(9), snapshot=b"new")
+
+        if who == "holder":
+            fate = (await one.renew([claim.lease]))[R]
+            assert (fate.is_held, fate.forgot) == (False, None)
+        if who == "reader":
+            assert [each.seq for each in await one.journal(R)] == [1]
+        taken = await one.claim(R, owner="w2", nonce="n2", term_ms=TERM_MS)
+
+        assert (taken.head.seq, taken.head.snapshot) == (1, b"new")
+        await one.commit(taken.lease, commit_of(taken))
+        assert len(await one.journal(R)) == 2
+
+    async def test_a_run_that_was_only_looked_at_may_have_ended_and_be_gone(
+        self, store: Any, new_store: NewStore
+    ) -> None:
+        reader: Any = await new_store()
+        claim = await started(store)
+        await reader.journal(R)
+        await store.commit(claim.lease, commit_of(claim, status="done"))
+        await store.purge(R)
+
+        for read in (reader.head, reader.journal, store.head):
+            with pytest.raises(RunNotFound):
+                await read(R)
+
     async def test_the_finished_are_listed_by_when_they_ended(self, store: Any) -> None:
         for n, status in enumerate(("done", "error", "done")):
             await ended(store, RunId(f"run-{n}"), status)  # type: ignore[arg-type]
