@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 
 import structlog
@@ -21,10 +21,13 @@ log = structlog.get_logger(__name__)
 _MARGIN = 2 / 3  # of the term; the rest is for clocks that differ and for a stop that takes time
 
 
+_SILENCE_S = 60.0  # of an event loop in which no tool runs that may take longer
+
+
 class _Held:
     """A lease that is being kept."""
 
-    __slots__ = ("confirmed", "error", "is_lost", "lease", "mail", "on_mail", "task")
+    __slots__ = ("confirmed", "error", "is_asked", "is_lost", "lease", "mail", "on_mail", "task")
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class _Held:
         self.task = task
         self.on_mail = on_mail
         self.mail = -1  # unknown until the first renewal
+        self.is_asked = False  # a renewal is under way, which knows how long it may take
         self.is_lost = False
         self.error: CheckpointError = LeaseLost(lease.run_id)
 
@@ -46,7 +50,8 @@ class _Held:
 
 
 class Heartbeat:
-    """Renews all leases of a process, in one call every `interval_s`.
+    """Renews all leases of a process every `interval_s`, in one call for each part of the store
+    that can fail by itself: one that does not answer costs no lease of the others.
 
         async with Heartbeat(store) as heartbeat:
             async with heartbeat.held(claim.lease, on_mail=look) as lease:
@@ -56,8 +61,10 @@ class Heartbeat:
     term by the local monotonic clock, counted from before the last successful one was sent.
 
     With `spare`, which makes another client of the store, a thread renews in place of an event loop
-    that something blocks, such as a tool that should have been a plain function. What keeps even
-    threads from running, one call into C that never lets go of the interpreter, starves it too.
+    that something blocks, such as a tool that should have been a plain function; for a minute, and
+    for as long as a tool that runs may take (`allowing`). A loop that is silent for longer will
+    hardly come back, and others should have its runs. What keeps even threads from running, one
+    call into C that never lets go of the interpreter, starves the thread too.
     """
 
     def __init__(
@@ -67,6 +74,9 @@ class Heartbeat:
         self._interval_s = interval_s
         self._spare = _Spare(self, spare) if spare else None
         self._held: dict[RunId, _Held] = {}
+        self._allowed: list[float] = []
+        self._seen_alive = monotonic()
+        self._renewals: set[asyncio.Task[None]] = set()
         self._has_new = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._beat: asyncio.Task[None] | None = None
@@ -86,6 +96,8 @@ class Heartbeat:
     ) -> None:
         assert self._beat is not None
         self._beat.cancel()
+        for renewal in self._renewals:
+            renewal.cancel()
         try:
             await self._tasks.__aexit__(kind, error, traceback)
         finally:
@@ -156,6 +168,20 @@ class Heartbeat:
         if held is not None and held.lease == lease:
             del self._held[lease.run_id]
 
+    @contextmanager
+    def allowing(self, longest_s: float) -> Iterator[None]:
+        """For a body that may rightly keep the event loop silent for so long."""
+        self._allowed.append(longest_s)
+        try:
+            yield
+        finally:
+            self._allowed.remove(longest_s)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the event loop has been blocked for longer than anything in it may take. May be
+        called from another thread."""
+        return now - self._seen_alive > _SILENCE_S + max(self._allowed, default=0.0)
+
     def overdue(self, now: float) -> list[Lease]:
         """Leases whose renewal should have been sent by now, a time of the monotonic clock. May be
         called from another thread."""
@@ -193,6 +219,7 @@ class Heartbeat:
     async def _run(self) -> None:
         beat = monotonic()
         while True:
+            self._seen_alive = monotonic()
             planned = self._next(beat)
             try:
                 async with asyncio.timeout(max(0.0, planned - monotonic())):
@@ -206,13 +233,19 @@ class Heartbeat:
             grace_s = self._pause_s() if beat - planned > self._pause_s() else 0.0
             if not grace_s:
                 self._give_up_expired()
-            batch = self._kept()
-            if batch:
-                await self._renew(batch, grace_s)
+            idle = {held.lease.run_id: held for held in self._kept() if not held.is_asked}
+            for leases in self._store.apart([held.lease for held in idle.values()]):
+                batch = [idle[lease.run_id] for lease in leases]
+                for held in batch:
+                    held.is_asked = True
+                renewal = self._tasks.create_task(self._renew(batch, grace_s), name="renewal")
+                self._renewals.add(renewal)
+                renewal.add_done_callback(self._renewals.discard)
 
     def _next(self, beat: float) -> float:
         """When to look again: at the next beat, or when a lease's margin ends before it."""
-        return min([beat + self._pause_s(), *(held.ends() for held in self._kept())])
+        ends = (held.ends() for held in self._kept() if not held.is_asked)
+        return min([beat + self._pause_s(), *ends])
 
     def _kept(self) -> list[_Held]:
         """Without those that are lost: their bodies may take a while to end, and nothing that the
@@ -232,15 +265,16 @@ class Heartbeat:
             # No longer than a few beats: leases that come meanwhile want their renewal too.
             async with asyncio.timeout(max(0.0, min(left_s, 4 * self._pause_s()))):
                 fates = await self._store.renew([held.lease for held in batch])
+            for held in batch:
+                self._take(held, fates[held.lease.run_id], sent)
         except TimeoutError:
-            self._give_up_expired()
-            return
+            pass
         except CheckpointError as error:
             log.warning("lease.renewal_failed", reason=str(error), leases=len(batch))
+        finally:
+            for held in batch:
+                held.is_asked = False
             self._give_up_expired()
-            return
-        for held in batch:
-            self._take(held, fates[held.lease.run_id], sent)
 
     def _take(self, held: _Held, fate: Renewal, sent: float) -> None:
         if fate.forgot:
@@ -260,7 +294,7 @@ class Heartbeat:
     def _give_up_expired(self) -> None:
         now = monotonic()
         for held in list(self._held.values()):
-            if now >= held.ends():
+            if now >= held.ends() and not held.is_asked:
                 why = "could not keep its lease: the store did not answer in time"
                 self._lose(held, LeaseLost(held.lease.run_id, why))
 
@@ -300,13 +334,23 @@ class _Spare:
     def _run(self) -> None:
         with asyncio.Runner() as runner:
             store: Store | None = None
+            is_told = False
             try:
                 while True:
                     self._news.wait(self._heartbeat.interval_s)
                     self._news.clear()
                     if self._is_over:
                         break
-                    if leases := self._heartbeat.overdue(time.monotonic()):
+                    now = time.monotonic()
+                    if self._heartbeat.is_silent(now):
+                        if not is_told:
+                            log.error(
+                                "lease.loop_is_silent", leases=len(self._heartbeat.overdue(now))
+                            )
+                        is_told = True
+                        continue
+                    is_told = False
+                    if leases := self._heartbeat.overdue(now):
                         store = store or self._new_store()
                         runner.run(self._renew(store, leases))
             finally:
@@ -314,6 +358,9 @@ class _Spare:
                     runner.run(store.aclose())
 
     async def _renew(self, store: Store, leases: list[Lease]) -> None:
+        await asyncio.gather(*(self._renew_part(store, part) for part in store.apart(leases)))
+
+    async def _renew_part(self, store: Store, leases: Sequence[Lease]) -> None:
         sent = monotonic()
         try:
             async with asyncio.timeout(self._heartbeat.interval_s * 2):

@@ -71,16 +71,21 @@ class Ownership(Calls):
 
     async def renew(self, leases: Sequence[Lease]) -> Mapping[RunId, Renewal]:
         """See Store."""
-        groups: dict[bytes, list[Lease]] = {}
-        for lease in leases:
-            groups.setdefault(self._of(lease.run_id).partition.due, []).append(lease)
         fates: dict[RunId, Renewal] = {}
-        for found in await together([self._renew(due, group) for due, group in groups.items()]):
+        for found in await together([self._renew(group) for group in self.apart(leases)]):
             fates |= found
         return fates
 
-    async def _renew(self, due: bytes, leases: Sequence[Lease]) -> dict[RunId, Renewal]:
+    def apart(self, leases: Sequence[Lease]) -> Sequence[Sequence[Lease]]:
+        """See Store."""
+        groups: dict[bytes, list[Lease]] = {}
+        for lease in leases:
+            groups.setdefault(self._of(lease.run_id).partition.due, []).append(lease)
+        return tuple(groups.values())
+
+    async def _renew(self, leases: Sequence[Lease]) -> dict[RunId, Renewal]:
         """Renew the leases of one partition."""
+        due = self._of(leases[0].run_id).partition.due
         args: list[Arg] = []
         for lease in leases:
             args += (lease.run_id, lease.token, lease.nonce, lease.term_ms)

@@ -87,6 +87,10 @@ class Store(Schedule, Protocol):
     async def renew(self, leases: Sequence[Lease]) -> Mapping[RunId, Renewal]:
         """Move the end of each lease to now + term, all in one call. A lost one is not an error."""
 
+    def apart(self, leases: Sequence[Lease]) -> Sequence[Sequence[Lease]]:
+        """The leases in groups that fail apart: one whose part of the store does not answer keeps
+        no other group from its renewal."""
+
     async def release(self, lease: Lease, *, due_ms: int | None) -> None:
         """Give the lease back without a commit. A lease that is no longer held is left alone."""
 

@@ -13,7 +13,7 @@ from fsm_agent.tools import dispatch, effects
 from fsm_agent.tools.context import ToolContext
 from fsm_agent.tools.probe import run_probe
 
-from .calls import Probe, Work
+from .calls import Probe, Start, Work
 from .children import Stuck, Waits, work_on_child
 from .deps import Deps
 from .session import Session
@@ -42,21 +42,25 @@ class Runner:
         if isinstance(work.tool, AgentTool):
             task = str(work.bound.kwargs["task"])
             return work_on_child(self._session, work.call_id, work.tool, task, self._deps)
+        return self._call(work, context)
 
+    async def _call(self, work: Start, context: ToolContext) -> dispatch.Result:
         def left_behind(running: object) -> None:
             log.warning("tool.left_behind", tool=work.tool.name, call_id=work.call_id)
 
         def late(result: dispatch.Result) -> None:
             self.late[work.call_id] = result
 
-        return dispatch.run_call(
-            work.tool,
-            work.bound,
-            context,
-            clock=self._deps.clock,
-            on_left_behind=left_behind,
-            on_late=late,
-        )
+        # It should not block the event loop, but if it does, then for no longer than this.
+        with self._deps.heartbeat.allowing(work.tool.timeout_s):
+            return await dispatch.run_call(
+                work.tool,
+                work.bound,
+                context,
+                clock=self._deps.clock,
+                on_left_behind=left_behind,
+                on_late=late,
+            )
 
     def _context(self, work: Work) -> ToolContext:
         emit, run, call_id = self._deps.emit, self._session.run, work.call_id

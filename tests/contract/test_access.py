@@ -20,14 +20,15 @@ from checkpoints.connect import load_scripts
 from checkpoints.errors import StoreUnavailable
 from checkpoints.testing.contract import NewStore, StoreContract, Vandal, started
 from checkpoints.testing.retention import RetentionContract
+from checkpoints.testing.schedule import ScheduleContract, WakeContract
 from checkpoints.testing.servers import Clients, free_port, start_redis
 
 PACKAGE = Path(acl.__file__).parent
 QUICK = StoreSettings(connect_s=2.0, answer_s=2.0, restart_s=0.5)
 
 
-class TestUnderTheShippedAcl(StoreContract, RetentionContract):
-    """Both contracts by a user with the shipped rules, who may not even load a script."""
+class TestUnderTheShippedAcl(StoreContract, ScheduleContract, WakeContract, RetentionContract):
+    """All contracts by a user with the shipped rules, who may not even load a script."""
 
     @pytest.fixture
     async def clients(self, debian: Clients, redis_url: str) -> AsyncIterator[Clients]:

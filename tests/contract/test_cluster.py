@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
 
-from checkpoints import StoreSettings, open_store
+from checkpoints import Heartbeat, StoreSettings, open_store
 from checkpoints.cluster import slot_of
-from checkpoints.errors import NotDurable, StoreUnavailable
+from checkpoints.errors import LeaseLost, NotDurable, StoreUnavailable
 from checkpoints.model import Claim, Committed, RunId
 from checkpoints.testing.contract import commit_of, started
 from checkpoints.testing.servers import free_port, start_cluster_nodes, start_redis
@@ -54,6 +55,47 @@ async def test_commits_outlive_the_death_of_a_node(short_folder: Path) -> None:
             assert len(await store.journal(RunId(f"run-{n}"))) == 9
         assert len(await store.runs()) == 12
         await store.aclose()
+
+
+async def test_a_node_that_hangs_costs_the_leases_of_its_own_runs_only(
+    short_folder: Path,
+) -> None:
+    with start_cluster_nodes(short_folder / "plain") as nodes:
+        ports = list(nodes)
+        store = await open_store(f"redis+cluster://127.0.0.1:{ports[0]}", partitions=16)
+        claims = {n: await started(store, RunId(f"run-{n}"), term_ms=3_000) for n in range(12)}
+        ends: dict[int, str] = {}
+        dead = nodes[ports[1]]
+
+        async def work(heartbeat: Heartbeat, n: int) -> None:
+            try:
+                async with heartbeat.held(claims[n].lease):
+                    ready.append(n)
+                    await over.wait()
+            except LeaseLost:
+                ends[n] = "lost"
+                over_soon()
+            else:
+                ends[n] = "kept"
+
+        ready: list[int] = []
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def over_soon() -> None:
+            loop.call_later(3.0, over.set)  # a term later: who has no renewal has lost it by then
+
+        async with asyncio.timeout(60), Heartbeat(store) as heartbeat, asyncio.TaskGroup() as tasks:
+            for n in claims:
+                tasks.create_task(work(heartbeat, n))
+            while len(ready) < len(claims):
+                await asyncio.sleep(0.01)
+            dead.send_signal(signal.SIGSTOP)
+        dead.send_signal(signal.SIGCONT)
+        await store.aclose()
+
+    lost = {n for n, end in ends.items() if end == "lost"}
+    assert 0 < len(lost) < len(claims)
 
 
 async def test_a_server_that_is_no_cluster_and_one_that_is_absent_are_told_apart(

@@ -171,7 +171,7 @@ async def test_a_server_that_cannot_confirm_is_refused_when_it_is_opened(servers
 # -- stores that forget ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lost", [1, 3])
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 5])
 async def test_a_failover_that_lost_commits_is_met_by_the_next_one(
     servers: Pair, lost: int
 ) -> None:

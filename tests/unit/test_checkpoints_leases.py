@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
-from checkpoints import Heartbeat, Store
+from checkpoints import Heartbeat, Store, leases
 from checkpoints.errors import LeaseLost, StoreUnavailable
 from checkpoints.model import Lease, Renewal, RunId
 
@@ -26,10 +28,17 @@ class RenewingStore:
         self.mail = 0
         self.failure: Exception | None = None
         self.hangs = False
+        self.dead: set[RunId] = set()  # of a part of the store that does not answer
+
+    def apart(self, leases: Sequence[Lease]) -> Sequence[Sequence[Lease]]:
+        parts = [
+            [x for x in leases if (x.run_id in self.dead) is is_dead] for is_dead in (False, True)
+        ]
+        return [part for part in parts if part]
 
     async def renew(self, leases: Sequence[Lease]) -> Mapping[RunId, Renewal]:
         self.calls.append([lease.run_id for lease in leases])
-        if self.hangs:
+        if self.hangs or self.dead.intersection(lease.run_id for lease in leases):
             await asyncio.sleep(3600)
         if self.failure is not None:
             raise self.failure
@@ -120,6 +129,41 @@ async def test_a_lease_that_cannot_be_renewed_is_given_up_before_its_end(
         given_up_s = monotonic() - since
 
     assert 0.15 < given_up_s < 0.3
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+async def test_a_part_of_the_store_that_hangs_costs_its_own_leases_only(
+    store: RenewingStore, is_blocked: bool
+) -> None:
+    twin = TwinStore()
+    spare = (lambda: cast(Store, twin)) if is_blocked else None
+    heartbeat = Heartbeat(cast(Store, store), interval_s=30 if is_blocked else 0.01, spare=spare)
+    ends = {}
+
+    async def work(name: str) -> None:
+        try:
+            async with heartbeat.held(lease_of(name, term_ms=600), since=monotonic()):
+                await until(lambda: "a" in ends)
+        except LeaseLost:
+            ends[name] = "lost"
+        else:
+            ends[name] = "kept"
+
+    def block() -> None:
+        end = monotonic() + 1.2  # two terms
+        while monotonic() < end:
+            time.sleep(0.01)
+
+    async with heartbeat, asyncio.TaskGroup() as tasks:
+        for part in (store.dead, twin.dead):
+            part.add(RunId("a"))
+        for name in ("a", "b"):
+            tasks.create_task(work(name))
+        await asyncio.sleep(0)
+        if is_blocked:
+            block()
+
+    assert ends == {"a": "lost", "b": "kept"}
 
 
 async def test_nothing_may_start_once_the_margin_is_gone(store: RenewingStore) -> None:
@@ -234,6 +278,31 @@ async def test_a_lease_that_came_in_a_long_pause_is_renewed_for_a_blocked_loop(
     assert twin.calls[0] == ["a"]
     assert twin.calls[-1] == []  # closed
     assert store.calls == []
+
+
+@pytest.mark.parametrize("allowed_s", [0.0, 30.0])
+async def test_a_loop_that_is_silent_for_longer_than_it_may_be_keeps_nothing(
+    store: RenewingStore, monkeypatch: pytest.MonkeyPatch, allowed_s: float
+) -> None:
+    monkeypatch.setattr(leases, "_SILENCE_S", 0.3)
+    twin = TwinStore()
+    heartbeat = Heartbeat(cast(Store, store), interval_s=30.0, spare=lambda: cast(Store, twin))
+    seen = []
+
+    with capture_logs() as logs, suppress(LeaseLost):
+        async with heartbeat, heartbeat.held(lease_of("a", term_ms=300), since=monotonic()):
+            with heartbeat.allowing(allowed_s), heartbeat.allowing(0.0):
+                for silent_s in (0.5, 0.5):
+                    end = monotonic() + silent_s
+                    while monotonic() < end:
+                        time.sleep(0.01)  # noqa: ASYNC251  the point of the test
+                    seen.append(len(twin.calls))
+            await asyncio.sleep(0)
+
+    assert seen[0] > 0
+    assert (seen[1] > seen[0]) is bool(allowed_s)
+    told = [log for log in logs if log["event"] == "lease.loop_is_silent"]
+    assert len(told) == (0 if allowed_s else 1)
 
 
 async def test_a_lease_that_was_lost_while_the_loop_was_blocked_ends_the_work(
