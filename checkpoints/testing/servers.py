@@ -229,6 +229,38 @@ def start_cluster_nodes(
             node.wait()
 
 
+@contextmanager
+def start_sentinel_trio(folder: Path) -> Iterator[tuple[int, dict[int, subprocess.Popen[bytes]]]]:
+    """A primary named `agents`, its replica and a sentinel: the sentinel's port, all by port."""
+    binary = redis_binary()
+    primary, replica, sentinel = free_port(), free_port(), free_port()
+    place = ("--bind", "127.0.0.1", "--save", "", "--dir", str(folder))
+    common = (*place, "--repl-diskless-sync-delay", "0")
+    of = ("--replicaof", f"127.0.0.1 {primary}")
+    config = folder / "sentinel.conf"
+    config.write_text(
+        f"port {sentinel}\nbind 127.0.0.1\n"
+        f"sentinel monitor agents 127.0.0.1 {primary} 1\n"
+        "sentinel down-after-milliseconds agents 300\nsentinel failover-timeout agents 2000\n"
+    )
+    nodes: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        for port, options in ((primary, common), (replica, (*common, *of))):
+            nodes[port] = subprocess.Popen(
+                [binary, "--port", str(port), *options], stdout=subprocess.DEVNULL
+            )
+        ask_node(replica, "INFO replication", "master_link_status:up")
+        nodes[sentinel] = subprocess.Popen(
+            [binary, str(config), "--sentinel"], stdout=subprocess.DEVNULL
+        )
+        ask_node(sentinel, "SENTINEL REPLICAS agents", str(replica))
+        yield sentinel, nodes
+    finally:
+        for node in nodes.values():
+            node.kill()
+            node.wait()
+
+
 def ask_node(port: int, command: str, wanted: str) -> str:
     """Ask a node until its answer has `wanted` in it."""
     until = time.monotonic() + 20
@@ -243,6 +275,20 @@ def ask_node(port: int, command: str, wanted: str) -> str:
             return answer
         time.sleep(0.05)
     raise AssertionError(f"{command} at {port}: {answer}")
+
+
+def wait_for_copy(primary: int, replica: int) -> None:
+    """Until the replica has all that the primary has written by now."""
+    wanted = _offset(primary)
+    until = time.monotonic() + 20
+    while _offset(replica) < wanted:
+        assert time.monotonic() < until, "the replica does not follow"
+        time.sleep(0.01)
+
+
+def _offset(port: int) -> int:
+    told = ask_node(port, "INFO replication", "master_repl_offset:")
+    return int(told.partition("master_repl_offset:")[2].partition("\r")[0])
 
 
 def free_port() -> int:

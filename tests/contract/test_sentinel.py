@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,36 +13,14 @@ from checkpoints import StoreSettings, open_store
 from checkpoints.errors import StoreRegressed, StoreUnavailable
 from checkpoints.model import Claim, Committed, RunId
 from checkpoints.testing.contract import R, commit_of, started
-from checkpoints.testing.servers import ask_node, free_port
+from checkpoints.testing.servers import ask_node, free_port, start_sentinel_trio
 
 
 @pytest.fixture
 def trio(short_folder: Path) -> Iterator[tuple[int, dict[int, subprocess.Popen[bytes]]]]:
-    """A sentinel's port, and a primary and a replica by port."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.fail("there is no redis-server for this test. Run: apt-get install redis-server")
-    primary, replica, sentinel = free_port(), free_port(), free_port()
-    common = ("--bind", "127.0.0.1", "--save", "", "--dir", str(short_folder))
-    of = ("--replicaof", f"127.0.0.1 {primary}")
-    quiet = {"stdout": subprocess.DEVNULL}
-    nodes = {
-        primary: subprocess.Popen([binary, "--port", str(primary), *common], **quiet),
-        replica: subprocess.Popen([binary, "--port", str(replica), *common, *of], **quiet),
-    }
-    ask_node(replica, "INFO replication", "master_link_status:up")
-    config = short_folder / "sentinel.conf"
-    config.write_text(
-        f"port {sentinel}\nbind 127.0.0.1\n"
-        f"sentinel monitor agents 127.0.0.1 {primary} 1\n"
-        "sentinel down-after-milliseconds agents 300\nsentinel failover-timeout agents 2000\n"
-    )
-    nodes[sentinel] = subprocess.Popen([binary, str(config), "--sentinel"], **quiet)
-    ask_node(sentinel, "SENTINEL REPLICAS agents", str(replica))
-    yield sentinel, nodes
-    for node in nodes.values():
-        node.kill()
-        node.wait()
+    """A sentinel's port, and a primary, its replica and the sentinel by port."""
+    with start_sentinel_trio(short_folder) as trio:
+        yield trio
 
 
 async def test_a_commit_outlives_a_failover(
