@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -167,11 +168,14 @@ async def bench_resume(url: str, sizes: list[int]) -> None:
 
 
 async def bench_bytes(url: str, socket: str, sizes: list[int]) -> None:
-    print("\nBytes kept in the store by a run, messages of 1 KiB")
-    print(f"{'turns':>6} {'content':>9} {'kept':>9} {'ratio':>6} {'per turn':>9}")
+    print("\nBytes kept in the store by a run, messages of 1 KiB; the floor is one XADD a message")
+    print(f"{'turns':>6} {'content':>9} {'floor':>9} {'kept':>9} {'ratio':>6} {'per turn':>9}")
     client = Redis(unix_socket_path=socket)
+    floor = Floor(socket)
+    await floor.begin()
     kept_before = turns_before = 0
     for turns in sizes:
+        least = await floor.kept(turns)
         (run_id,) = await ours(url, turns)
         kept = 0
         async for key in client.scan_iter(match=f"*{run_id}*"):
@@ -179,7 +183,31 @@ async def bench_bytes(url: str, socket: str, sizes: list[int]) -> None:
         content = turns * len(PAYLOAD)
         growth = (kept - kept_before) / (turns - turns_before)
         kept_before, turns_before = kept, turns
-        print(f"{turns:>6} {content:>9} {kept:>9} {kept / content:>6.2f} {growth:>9.0f}")
+        print(f"{turns:>6} {content:>9} {least:>9} {kept:>9} {kept / least:>6.2f} {growth:>9.0f}")
+    await floor.aclose()
+    await client.aclose()
+
+
+async def bench_wire(url: str, socket: str, turns: int) -> None:
+    print(f"\nOn the wire, a turn of a run of {turns}: seven transitions in two round trips")
+    print(f"{'':>6} {'scripts':>8} {'sent B':>8} {'answered B':>11}")
+    client = Redis(unix_socket_path=socket)
+    floor = Floor(socket)
+    await floor.begin()
+
+    async def counted() -> tuple[int, int, int]:
+        told = await client.info("everything")
+        scripts = told["cmdstat_evalsha"]["calls"]
+        return scripts, told["total_net_input_bytes"], told["total_net_output_bytes"]
+
+    for name, work in (("floor", floor.turns), ("ours", partial(ours, url))):
+        before = await counted()
+        await work(turns)
+        scripts, sent, answered = (
+            (now - then) / turns for then, now in zip(before, await counted(), strict=True)
+        )
+        print(f"{name:>6} {scripts:>8.2f} {sent:>8.0f} {answered:>11.0f}")
+    await floor.aclose()
     await client.aclose()
 
 
@@ -204,6 +232,7 @@ async def main() -> None:
             await bench_runs(url, socket, [1, 100] if options.quick else [1, 100, 1000])
             await bench_resume(url, sizes)
             await bench_bytes(url, socket, [50, 100, 200])
+            await bench_wire(url, socket, 200)
         finally:
             await asyncio.to_thread(holder.leave)
 

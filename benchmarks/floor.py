@@ -37,8 +37,13 @@ class Floor:
         for _ in range(2 * count):
             await self._redis.evalsha(self._sha, 2, f"{run}:h", f"{run}:j", HEAD, BODY)
 
-    async def memory(self, run: str) -> int:
-        return int(await self._redis.memory_usage(run) or 0)
+    async def kept(self, messages: int) -> int:
+        """The bytes of a head and a stream with so many messages, each written once."""
+        head, stream = (f"{uuid.uuid4().hex}:{part}" for part in "hj")
+        for _ in range(messages):
+            await self._redis.evalsha(self._sha, 2, head, stream, HEAD, BODY)
+        sizes = [await self._redis.memory_usage(key, samples=0) for key in (head, stream)]
+        return sum(size or 0 for size in sizes)
 
     async def aclose(self) -> None:
         await self._redis.aclose()
