@@ -14,8 +14,6 @@ from checkpoints.errors import (
     EntryTooLarge,
     LeaseLost,
     NotDurable,
-    RunClosed,
-    RunNotFound,
     StoreUnavailable,
 )
 from checkpoints.model import RunId
@@ -26,7 +24,7 @@ from fsm_agent.errors import AgentError, UsageError
 from fsm_agent.run.content import clean_text
 from fsm_agent.run.delta import Answered, AnyDelta, Failed, Hinted, Settled
 from fsm_agent.run.record import OpenCall
-from fsm_agent.run.signal import CancelRequested, Decided, Stirred, encode, signal_id_of
+from fsm_agent.run.signal import CancelRequested, Decided, Stirred
 from fsm_agent.run.state import Trigger
 from fsm_agent.tools import dispatch, effects
 from fsm_agent.tools.registry import Tool
@@ -34,7 +32,7 @@ from fsm_agent.tools.registry import Tool
 from .after import facts_of, fitted, report_of
 from .asking import Request, ask_pause
 from .calls import Probe, Scene, Sightings, Start, Work, put_off
-from .children import Stuck, Waits, cancel_children
+from .children import Stuck, Waits, let_go, tell
 from .deps import Deps
 from .ending import ending
 from .expiry import expire_due, soonest_s
@@ -135,14 +133,11 @@ class _Batch:
         if interrupted:
             raise Interrupted
         if self._ending:
-            cancel = CancelRequested(self._ending.by or "the deadline", self._ending.message)
-            spent = await cancel_children(self._session, self._agent, cancel, self._deps)
-            if spent:
-                self._session.stage(Trigger.PROGRESSED, *spent)
-            return ending(self._session.run, self._ending, "ended")
+            return await ending(self._session, self._agent, self._deps, self._ending, "ended")
         if self._stuck:
             await self._session.flush()
             raise self._stuck
+        await let_go(self._session, self._deps)
         return self._conclude()
 
     def _conclude(self) -> Outcome:
@@ -183,11 +178,7 @@ class _Batch:
         """Pass a graceful request on to the child runs that are under way."""
         for call in self._session.run.calls:
             if call.delegated and call.call.call_id in self._running:
-                child = RunId(call.delegated.child)
-                with suppress(RunClosed, RunNotFound):
-                    await self._deps.store.signal(
-                        child, signal_id=signal_id_of(cancel), body=encode(cancel)
-                    )
+                await tell(self._deps.store, RunId(call.delegated.child), cancel)
 
     # -- one step for each call ---------------------------------------------------------------
 

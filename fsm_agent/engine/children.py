@@ -2,7 +2,8 @@
 
 The child's id comes from the call's key, so a parent that is resumed finds the child that it had.
 Only the parent's worker drives it: a decision on the child, or a worker that finds it due, tells
-the parent, which then goes on with it.
+the parent, which then goes on with it. A child that no parent waits for is ended by whoever finds
+it due.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from typing import Literal
 
 import msgspec
+import structlog
 
 from checkpoints.errors import (
     CheckpointError,
@@ -20,8 +22,10 @@ from checkpoints.errors import (
     RunBusy,
     RunClosed,
     RunNotFound,
+    StoreRegressed,
+    StoreUnavailable,
 )
-from checkpoints.model import RunId
+from checkpoints.model import CLOSED, RunId
 from checkpoints.steady import monotonic
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
@@ -39,6 +43,8 @@ from fsm_agent.tools.results import show
 from .deps import Deps
 from .outcome import Park
 from .session import Session, snapshot_of
+
+log = structlog.get_logger(__name__)
 
 LOOK_S = 0.1  # between two tries to claim a child that a dead worker still holds
 
@@ -107,23 +113,28 @@ async def work_on_child(
 async def cancel_children(
     session: Session, agent: Agent, cancel: CancelRequested, deps: Deps
 ) -> tuple[Detailed, ...]:
-    """End the child runs of all open calls, before their parent ends; what they have spent.
+    """End the child runs of all calls, before their parent ends; what those of open calls spent.
 
     First the signal, which stays where we cannot drive the child ourselves: whoever holds it, or
-    takes it up later, ends it.
+    takes it up later, ends it. A child that cannot be ended as it is stored keeps neither the
+    others nor the parent from ending. Raises StoreUnavailable.
     """
     spent = []
     for call in session.run.calls:
-        if not call.delegated or call.result:
+        if not call.delegated:
             continue
         child = RunId(call.delegated.child)
-        with suppress(RunClosed, RunNotFound):
-            await deps.store.signal(child, signal_id=signal_id_of(cancel), body=encode(cancel))
-            tool = agent.registry.get(call.call.name) if call.call.name in agent.registry else None
-            if isinstance(tool, AgentTool):
-                with suppress(RunBusy, LeaseLost, AgentError):
-                    await _drive(child, tool.agent, session.lease.owner, deps)
-        with suppress(CheckpointError):
+        tool = agent.registry.get(call.call.name) if call.call.name in agent.registry else None
+        try:
+            if await tell(deps.store, child, cancel) and isinstance(tool, AgentTool):
+                await _drive(child, tool.agent, session.lease.owner, deps)
+        except StoreUnavailable:
+            raise
+        except (AgentError, CheckpointError) as error:
+            log.warning("child.not_ended", run_id=child, parent=session.run.run_id, why=str(error))
+        if call.result:
+            continue  # what it has spent is on record
+        with suppress(AgentError, CheckpointError):
             run = await _read(child, deps)
             detail = Detailed(
                 call.call.call_id, spent_tokens=run.spent_tokens, spent_micros=run.spent_micros
@@ -132,9 +143,55 @@ async def cancel_children(
     return tuple(spent)
 
 
+async def tell(store: Store, child: RunId, cancel: CancelRequested) -> bool:
+    """Put a cancel request into a child's mailbox. False: it is over, or not there."""
+    try:
+        await store.signal(child, signal_id=signal_id_of(cancel), body=encode(cancel))
+    except (RunClosed, RunNotFound, StoreRegressed):
+        return False
+    return True
+
+
+async def let_go(session: Session, deps: Deps) -> None:
+    """Have those child runs ended whose calls got a result without them, such as a person's word.
+
+    Before their parent goes on: from then on it knows nothing of them. Raises StoreUnavailable.
+    """
+    cancel = CancelRequested(session.run.run_id, "its call has a result without it")
+    for call in session.run.calls:
+        if not call.delegated or not call.result:
+            continue
+        child = RunId(call.delegated.child)
+        try:
+            if (await deps.store.head(child)).status not in CLOSED:
+                await tell(deps.store, child, cancel)
+        except StoreUnavailable:
+            raise
+        except CheckpointError as error:
+            log.warning("child.not_ended", run_id=child, parent=session.run.run_id, why=str(error))
+
+
+async def is_abandoned(store: Store, child: RunId, parent: str) -> bool:
+    """Whether no parent waits for a child run: it is over, gone, or has gone on without it.
+
+    Raises CorruptRecord for a parent whose snapshot cannot be read.
+    """
+    try:
+        head = await store.head(RunId(parent))
+    except (RunNotFound, StoreRegressed):
+        return True
+    # The parent names its child before it begins it, so one that is not named was let go.
+    return head.status in CLOSED or child not in codec.decode_snapshot(head.snapshot).children
+
+
+async def abandon(store: Store, child: RunId, parent: str) -> None:
+    """Have a child run that is abandoned ended by whoever takes it up."""
+    await tell(store, child, CancelRequested(parent, "that run does not wait for it any more"))
+
+
 async def rouse(store: Store, parent: str, child: str, occasion: str) -> None:
     """Tell a parent that its child can go on. Any number of times, for the same occasion once."""
-    with suppress(RunClosed, RunNotFound):
+    with suppress(RunClosed, RunNotFound, StoreRegressed):
         signal_id = f"stirred:{child}:{occasion}"
         await store.signal(RunId(parent), signal_id=signal_id, body=encode(Stirred(child)))
 

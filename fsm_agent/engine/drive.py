@@ -10,9 +10,8 @@ from fsm_agent.run.signal import CancelRequested
 from fsm_agent.run.state import State, Trigger
 
 from .act import act
-from .children import cancel_children
 from .deps import Deps
-from .ending import ending
+from .ending import end_now
 from .host import HostFailed
 from .observe import observe
 from .outcome import Outcome, Park
@@ -41,17 +40,14 @@ async def drive(session: Session, agent: Agent, deps: Deps) -> Park | None:
         if session.has_new_mail:
             await session.read_mail()
         if session.cancel:
-            spent = await cancel_children(session, agent, session.cancel, deps)
-            if spent:
-                session.stage(Trigger.PROGRESSED, *spent)
-            _end_cancelled(session, session.cancel)
+            await _end_cancelled(session, agent, deps, session.cancel)
             break
         try:
             outcome = await HANDLERS[session.run.state](session, agent, deps)
         except Interrupted:
             continue
         except HostFailed as error:
-            end_now(session, error.failed, "was ended by its host")
+            await end_now(session, agent, deps, error.failed, "was ended by its host")
             break
         if isinstance(outcome, Park):
             if session.cancel:
@@ -63,14 +59,10 @@ async def drive(session: Session, agent: Agent, deps: Deps) -> Park | None:
     return None
 
 
-def _end_cancelled(session: Session, cancel: CancelRequested) -> None:
+async def _end_cancelled(
+    session: Session, agent: Agent, deps: Deps, cancel: CancelRequested
+) -> None:
     """End the run because somebody said so."""
     why = f": {cancel.reason}" if cancel.reason else ""
     failed = Failed("cancelled", f"cancelled by {cancel.by or 'somebody'}{why}", by=cancel.by)
-    end_now(session, failed, "was cancelled")
-
-
-def end_now(session: Session, failed: Failed, how: str) -> None:
-    """End the run where it stands, with a result for every call: its history stays whole."""
-    move = ending(session.run, failed, how)
-    session.stage(move.trigger, *move.deltas)
+    await end_now(session, agent, deps, failed, "was cancelled", cancel=cancel)

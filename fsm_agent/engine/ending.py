@@ -1,18 +1,54 @@
-"""How a run is ended where it stands: every call gets a result, so that its history is whole."""
+"""How a run is ended where it stands: its child runs first, then every call gets a result."""
 
 from __future__ import annotations
 
+from fsm_agent.capabilities.agent import Agent
 from fsm_agent.run.delta import AnyDelta, Failed, Settled
-from fsm_agent.run.record import OpenCall, Run
+from fsm_agent.run.record import OpenCall
+from fsm_agent.run.signal import CancelRequested
 from fsm_agent.run.state import Trigger
 
+from .children import cancel_children
+from .deps import Deps
 from .outcome import Move
+from .session import Session
 
 
-def ending(run: Run, failed: Failed, how: str) -> Move:
-    """The arrow that ends the run for the reason of `failed`; `how` completes 'The run …'."""
-    deltas: list[AnyDelta] = [_cut_off(call, how) for call in run.calls if call.phase != "settled"]
+async def ending(
+    session: Session,
+    agent: Agent,
+    deps: Deps,
+    failed: Failed,
+    how: str,
+    *,
+    cancel: CancelRequested | None = None,
+) -> Move:
+    """The arrow that ends the run for the reason of `failed`; `how` completes 'The run …'.
+
+    `cancel` is what its child runs are told, if it is not that reason. Nothing is on record before
+    they have been told: a worker that dies in between leaves a run that the next one ends.
+    """
+    cancel = cancel or CancelRequested(failed.by or session.run.run_id, failed.message)
+    spent = await cancel_children(session, agent, cancel, deps)
+    if spent:
+        session.stage(Trigger.PROGRESSED, *spent)
+    calls = [call for call in session.run.calls if call.phase != "settled"]
+    deltas: list[AnyDelta] = [_cut_off(call, how) for call in calls]
     return Move(Trigger.CANCELLED, (*deltas, failed))
+
+
+async def end_now(
+    session: Session,
+    agent: Agent,
+    deps: Deps,
+    failed: Failed,
+    how: str,
+    *,
+    cancel: CancelRequested | None = None,
+) -> None:
+    """Stage the end of the run (see `ending`)."""
+    move = await ending(session, agent, deps, failed, how, cancel=cancel)
+    session.stage(move.trigger, *move.deltas)
 
 
 def _cut_off(call: OpenCall, how: str) -> Settled:

@@ -31,7 +31,8 @@ from fsm_agent.run.record import Record, Run, apply, message_size
 
 from . import threads
 from .deps import Deps
-from .drive import drive, end_now
+from .drive import drive
+from .ending import end_now
 from .outcome import Park
 from .session import Session
 from .versions import taken_up
@@ -151,8 +152,8 @@ async def _drive_held(
             session.reading_mail(),
         ):
             if claim.head.recoveries > deps.settings.max_recoveries:
-                _give_up(session, claim.head.recoveries)
-            park = await _await_turn(session, deps) or await drive(session, agent, deps)
+                await _give_up(session, agent, deps, claim.head.recoveries)
+            park = await _await_turn(session, agent, deps) or await drive(session, agent, deps)
     except LeaseLost:
         await _report_orphans(session, deps, "after the run was taken over")
         raise
@@ -186,7 +187,7 @@ async def _drive_held(
     return session.run, park
 
 
-async def _await_turn(session: Session, deps: Deps) -> Park | None:
+async def _await_turn(session: Session, agent: Agent, deps: Deps) -> Park | None:
     """Park a run whose thread has another active one; end it if it was not to wait."""
     run = session.run
     if not run.filed.thread or run.is_over or session.cancel:
@@ -196,7 +197,7 @@ async def _await_turn(session: Session, deps: Deps) -> Park | None:
             deps.store, session.lease.run_id, run.filed, by=run.requester or run.run_id
         )
     except ThreadBusy as busy:
-        end_now(session, threads.refusal(busy), "was refused")
+        await end_now(session, agent, deps, threads.refusal(busy), "was refused")
         return None
     if turn.is_active:
         return None
@@ -205,12 +206,12 @@ async def _await_turn(session: Session, deps: Deps) -> Park | None:
     return park
 
 
-def _give_up(session: Session, recoveries: int) -> None:
+async def _give_up(session: Session, agent: Agent, deps: Deps, recoveries: int) -> None:
     message = (
         f"{recoveries} workers died on the same step: {_step_of(session.run)}. "
         "Look at what that step does before starting it again."
     )
-    end_now(session, Failed("poison", message), "was given up")
+    await end_now(session, agent, deps, Failed("poison", message), "was given up")
 
 
 def _step_of(run: Run) -> str:

@@ -14,7 +14,7 @@ from checkpoints.model import CLOSED, Head, RunId
 from checkpoints.schedule import Agenda
 from checkpoints.store import Store
 from checkpoints.together import together
-from fsm_agent.engine.children import rouse
+from fsm_agent.engine.children import abandon, is_abandoned, rouse
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 
@@ -24,6 +24,7 @@ DEPTH = 1_024  # due runs that one look reads
 FIRST_DEPTH = 128  # at the first one: a new worker gets going before it knows the whole backlog
 DEEPEST = 1 << 20
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0  # before a run that failed here is tried again
+ROUSED_S = 5.0  # before a child whose parent was told is looked at again
 MAX_HINTS = 256
 IDLE_MS = 3_600_000
 EARLY_MS = 250
@@ -40,6 +41,7 @@ class Candidate(msgspec.Struct, frozen=True):
     is_takeover: bool  # its worker died: it is worked on before all others
     begins: bool  # no worker ever had it
     due_ms: int
+    is_abandoned: bool = False  # it worked for a run that does not wait for it: it is only ended
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -148,7 +150,8 @@ class Backlog:
             run_id: rest for run_id, rest in self._later.items()
             if run_id in due or rest[1] > now - LONGEST_WAIT_S
         }  # fmt: skip
-        new = [run.run_id for run in agenda.runs if run.run_id not in self._known]
+        unknown = [run.run_id for run in agenda.runs if run.run_id not in self._known]
+        new = [run_id for run_id in unknown if not self._rests(run_id)]
         for start in range(0, len(new), HEADS_AT_ONCE):
             await self._meet(new[start : start + HEADS_AT_ONCE])
 
@@ -166,7 +169,7 @@ class Backlog:
     # -- getting to know runs -------------------------------------------------------------------
 
     async def _follow_hints(self, busy: Collection[RunId]) -> None:
-        hinted = {run_id for run_id in self._hints if run_id not in busy}
+        hinted = {each for each in self._hints if each not in busy and not self._rests(each)}
         self._hints.clear()
         listed = {candidate.run_id for candidate in self._ranked}
         new = list(hinted - listed)
@@ -178,8 +181,10 @@ class Backlog:
                 self._insert(candidate)
 
     def _is_free(self, candidate: Candidate, busy: Collection[RunId]) -> bool:
-        until = self._later.get(candidate.run_id, (0, 0.0))[1]
-        return candidate.run_id not in busy and until <= self._steady_s()
+        return candidate.run_id not in busy and not self._rests(candidate.run_id)
+
+    def _rests(self, run_id: RunId) -> bool:
+        return self._later.get(run_id, (0, 0.0))[1] > self._steady_s()
 
     def _insert(self, candidate: Candidate) -> None:
         self._ranked.append(candidate)
@@ -191,7 +196,7 @@ class Backlog:
             if head is None or head.status in CLOSED:
                 continue
             if head.due_ms is not None and head.due_ms <= self._now_ms():
-                self._known[head.run_id] = await self._candidate(head, head.due_ms)
+                await self._get_to_know(head, head.due_ms)
 
     async def _head(self, run_id: RunId) -> Head | None:
         try:
@@ -202,30 +207,38 @@ class Backlog:
             log.error("worker.run_skipped", run_id=run_id, why=str(error))
             return None
 
-    async def _candidate(self, head: Head, due_ms: int) -> Candidate | None:
+    async def _get_to_know(self, head: Head, due_ms: int) -> None:
+        run_id = head.run_id
         try:
             told = codec.decode_snapshot(head.snapshot)
         except CorruptRecord as error:
-            log.error("worker.run_skipped", run_id=head.run_id, why=str(error))
-            return None
-        if told.parent:
+            log.error("worker.run_skipped", run_id=run_id, why=str(error))
+            self._known[run_id] = None
+            return
+        if told.parent and not await is_abandoned(self._store, run_id, told.parent):
             # Its parent's worker drives it; that one may not have heard that it can go on.
-            await rouse(self._store, told.parent, head.run_id, f"{head.seq}-{head.mail}")
+            await rouse(self._store, told.parent, run_id, f"{head.seq}-{head.mail}")
             self.hint(RunId(told.parent))
-            return None
-        if told.agent not in self._agents:
+            # Looked at again, and not known from now on: its parent may end without it.
+            self._later[run_id] = 0, self._steady_s() + ROUSED_S
+            return
+        if told.parent:
+            await abandon(self._store, run_id, told.parent)
+        elif told.agent not in self._agents:
             if told.agent not in self._strangers:
                 self._strangers.add(told.agent)
-                log.info("worker.agent_unknown", agent=told.agent, run_id=head.run_id)
-            return None
-        return Candidate(
-            run_id=head.run_id,
+                log.info("worker.agent_unknown", agent=told.agent, run_id=run_id)
+            self._known[run_id] = None
+            return
+        self._known[run_id] = Candidate(
+            run_id=run_id,
             agent=told.agent,
             tenant=told.tenant,
             priority=told.priority,
             is_takeover=head.lease_until_ms > 0,
             begins=head.token == 0,
             due_ms=due_ms,
+            is_abandoned=bool(told.parent),
         )
 
 

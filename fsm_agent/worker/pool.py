@@ -207,7 +207,7 @@ class Worker(Generic[Result]):
         run_id = candidate.run_id
         try:
             async with self._places.held(candidate):
-                result = await self._runtime.work(run_id, self._agents[candidate.agent])
+                result = await self._runtime.work(run_id, self._agent_of(candidate))
             self._backlog.unblock(candidate.groups)
         except Full as full:
             self._backlog.block(full.group, full.wait_s)
@@ -232,3 +232,9 @@ class Worker(Generic[Result]):
             return result
         self._backlog.rest(run_id)
         return None
+
+    def _agent_of(self, candidate: Candidate) -> Agent:
+        if candidate.is_abandoned and candidate.agent not in self._agents:
+            # To end a run takes none of its code; were it more than that, it would be parked.
+            return Agent(candidate.agent, on_change="park")
+        return self._agents[candidate.agent]
