@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import structlog
 
-from . import answers
+from . import answers, scripts
 from .calls import Calls
+from .errors import StoreDiverged
+from .keys import PartitionKeys
+from .lists import scored
 from .model import RunId
 from .pipeline import Wire
 from .schedule import Agenda, DueRun
@@ -31,15 +34,42 @@ class Agendas(Calls):
         """See Schedule."""
         parts = self._all_keys().partitions
         share = max(8, 2 * limit // len(parts))
-        replies = await together([self._script("agenda", (part.due,), share) for part in parts])
-        found: dict[RunId, int] = {}
-        for reply in replies:
-            for member, score in zip(reply[3::2], reply[4::2], strict=True):
-                found[RunId(member.decode())] = answers.number(score)
+        replies = await self._due_indexes("agenda", share)
+        found = {run_id: at for reply in replies for at, run_id in scored(reply[3:])}
         runs = tuple(DueRun(run_id, at) for run_id, at in sorted(found.items(), key=_by_time))
         ahead = [answers.number(reply[2]) for reply in replies if reply[2]]
         now_ms = max(int(reply[1]) for reply in replies)
         return Agenda(runs, min(ahead, default=None), now_ms)
+
+    async def due(self, *, limit: int = 16) -> Sequence[RunId]:
+        """See Store."""
+        replies = await self._due_indexes("due", limit)
+        found = [item for reply in replies for item in scored(reply[1:])]
+        return [run_id for _, run_id in sorted(found)[:limit]]
+
+    async def _due_indexes(self, script: scripts.Name, limit: int) -> list[list[bytes]]:
+        """What a script tells of each partition's due index, but for those that hold something
+        else. Raises StoreDiverged if all of them do."""
+        parts = self._all_keys().partitions
+        told = await together([self._due_index(part, script, limit) for part in parts])
+        replies = [reply for reply in told if isinstance(reply, list)]
+        if not replies:
+            raise next(error for error in told if isinstance(error, StoreDiverged))
+        return replies
+
+    async def _due_index(
+        self, part: PartitionKeys, script: scripts.Name, limit: int
+    ) -> list[bytes] | StoreDiverged:
+        try:
+            reply = await self._script(script, (part.due,), limit)
+        except StoreDiverged as error:
+            # One key that somebody wrote over must not hide the runs of all other partitions.
+            if part.due not in self._refused:
+                self._refused.add(part.due)
+                log.error("checkpoints.partition_skipped", key=part.due.decode(), why=str(error))
+            return error
+        self._refused.discard(part.due)
+        return reply
 
     async def wake(self, run_id: RunId) -> None:
         """See Schedule."""

@@ -26,13 +26,30 @@ Pack = Callable[[str, str, bytes], bytes]
 Unpack = Callable[[str, str, bytes], bytes]  # run id, place, stored bytes: see codec.py
 
 
+_FARTHEST = 1 << 53  # a score of 'inf', which is none of ours, is a time as well
+
+
 def number(text: bytes) -> int:
     """Digits, or a score as a float: some servers print 1.7e+12."""
-    return int(text) if text.isdigit() else int(float(text))
+    if text.isdigit():
+        return int(text)
+    return int(max(-_FARTHEST, min(float(text), _FARTHEST)))
 
 
 def head(run_id: RunId, fields: Sequence[bytes], unpack: Unpack) -> Head:
-    """A head from the fields that the scripts tell, in their order."""
+    """A head from the fields that the scripts tell, in their order.
+
+    Raises StoreDiverged for fields that no script writes, and what `unpack` raises.
+    """
+    try:
+        return _head(run_id, fields, unpack)
+    except ValueError as error:
+        raise StoreDiverged(
+            f"run {run_id!r}: its head holds data that is not this program's ({error})."
+        ) from error
+
+
+def _head(run_id: RunId, fields: Sequence[bytes], unpack: Unpack) -> Head:
     (
         seq,
         chain,

@@ -95,6 +95,8 @@ class Calls:
         # Per lease nonce: local time before the last call that moved the lease's end was sent.
         self._confirmed: OrderedDict[str, float] = OrderedDict()
         self._known: OrderedDict[str, Known] = OrderedDict()
+        # Due indexes that could not be read when they were last looked at: each is told of once.
+        self._refused: set[bytes] = set()
         # Runs that were seen to be over: that they are gone some day is no loss.
         self._over: OrderedDict[str, None] = OrderedDict()
 

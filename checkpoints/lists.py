@@ -1,4 +1,4 @@
-"""Heads and lists: what is there, and what is due."""
+"""Heads, lists of runs, and what the server says of itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import structlog
 from . import answers
 from .calls import Calls
 from .errors import (
+    BadRunId,
     StoreDiverged,
     StoreUnavailable,
 )
@@ -32,7 +33,7 @@ _STATUSES = ("ready", "running", "waiting", "sleeping", "done", "error")
 
 
 class Lists(Calls):
-    """Heads, runs, the due ones, and the server's facts."""
+    """Heads, runs, and the server's facts."""
 
     async def head(self, run_id: RunId) -> Head:
         """See Store."""
@@ -51,21 +52,29 @@ class Lists(Calls):
         return None if reply[0] == b"NONE" else reply[1:]
 
     async def _heads(self, run_ids: Sequence[RunId]) -> list[Head]:
-        """The heads of those that are still there; without its snapshot where that is corrupt."""
+        """The heads of those that are still there; without its snapshot where that is corrupt.
+
+        One run that somebody tampered with must not hide the others.
+        """
 
         async def listed(run_id: RunId) -> Head | None:
-            told = await self._told(run_id)
-            if told is None:
-                return None
             try:
-                return answers.head(run_id, told, self._codec.unpack)
-            except StoreDiverged as error:
-                # One run that somebody tampered with must not hide the others.
-                log.error("checkpoints.snapshot_unreadable", run_id=run_id, why=str(error))
-                return answers.head(run_id, told, lambda *_: b"")
+                told = await self._told(run_id)
+                return None if told is None else self._readable(run_id, told)
+            except (StoreDiverged, BadRunId) as error:
+                log.error("checkpoints.head_unreadable", run_id=run_id, why=str(error))
+                return None
 
         heads = await together([listed(run_id) for run_id in run_ids])
         return [head for head in heads if head is not None]
+
+    def _readable(self, run_id: RunId, told: list[bytes]) -> Head:
+        try:
+            return answers.head(run_id, told, self._codec.unpack)
+        except StoreDiverged as error:
+            head = answers.head(run_id, told, lambda *_: b"")
+            log.error("checkpoints.snapshot_unreadable", run_id=run_id, why=str(error))
+            return head
 
     async def runs(self, *, status: Status | None = None, limit: int = 50) -> Sequence[Head]:
         """See Store."""
@@ -78,13 +87,6 @@ class Lists(Calls):
         ids = [item for found in await together(reads) for item in scored(found)]
         newest = sorted(ids, reverse=True)[:limit]
         return await self._heads([run_id for _, run_id in newest])
-
-    async def due(self, *, limit: int = 16) -> Sequence[RunId]:
-        """See Store."""
-        partitions = self._all_keys().partitions
-        replies = await together([self._script("due", (part.due,), limit) for part in partitions])
-        found = [item for reply in replies for item in scored(reply[1:])]
-        return [run_id for _, run_id in sorted(found)[:limit]]
 
     async def facts(self) -> Mapping[str, Any]:
         """See Store. What the server does not tell is left out."""
@@ -143,5 +145,8 @@ def status_bounds(status: Status | None) -> tuple[int, int]:
 
 
 def scored(flat: Sequence[bytes]) -> list[tuple[int, RunId]]:
+    """What an index holds. A member that is none of ours is no run id, which its reader meets."""
     pairs = zip(flat[0::2], flat[1::2], strict=True)
-    return [(answers.number(score), RunId(member.decode())) for member, score in pairs]
+    return [
+        (answers.number(score), RunId(member.decode(errors="replace"))) for member, score in pairs
+    ]

@@ -52,7 +52,10 @@ class Schedule(Protocol):
     """Each method may raise StoreUnavailable."""
 
     async def agenda(self, *, limit: int = 256) -> Agenda:
-        """What is due. With a backlog above `limit` it is a part of it: from both ends."""
+        """What is due. With a backlog above `limit` it is a part of it: from both ends.
+
+        Without the partitions whose index holds something else: StoreDiverged if those are all.
+        """
 
     def wakes(self) -> AsyncIterator[RunId]:
         """Runs as they become due at once. Only hints: any may be lost, come twice, or be old."""

@@ -157,7 +157,8 @@ class Store(Schedule, Protocol):
         """Heads, newest first."""
 
     async def due(self, *, limit: int = 16) -> Sequence[RunId]:
-        """Runs that a worker should look at now, the longest overdue first."""
+        """Runs that a worker should look at now, the longest overdue first. As for `agenda`, a
+        partition whose index holds something else is left out."""
 
     async def take_notices(self, *, limit: int = 32, hold_ms: int = 60_000) -> Sequence[Notice]:
         """Notices whose time has come, the longest overdue first, at most `limit` a partition.

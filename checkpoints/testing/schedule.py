@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 
-from ..errors import RunBusy, StoreUsageError, ThreadBusy
+from ..errors import RunBusy, StoreDiverged, StoreUsageError, ThreadBusy
 from ..model import Commit, Lease, RunId
 from ..schedule import Limit, Turn
 from ..store import Store
@@ -100,6 +101,43 @@ class ScheduleContract:
 
         assert [run.run_id for run in (await store.agenda()).runs] == [parked]
         assert (await store.renew([lease]))[held].is_held
+
+    async def test_a_due_index_that_somebody_wrote_over_hides_no_other(
+        self, new_store: NewStore
+    ) -> None:
+        store: Any = await new_store()
+        for number in range(40):
+            await begin(store, f"f-{number}")
+        parts = store._all_keys().partitions
+        before = {run.run_id for run in (await store.agenda()).runs}
+        lost = {run_id for run_id in before if store._of(run_id).partition == parts[0]}
+        await store._line.call("DEL", parts[0].due)
+        await store._line.call("SET", parts[0].due, "somebody else's")
+
+        if len(parts) == 1:
+            for look in (store.agenda, store.due):
+                with pytest.raises(StoreDiverged, match="not this program's"):
+                    await look()
+        else:
+            assert {run.run_id for run in (await store.agenda()).runs} == before - lost
+            assert set(await store.due(limit=40)) == before - lost
+        await store._line.call("DEL", parts[0].due)
+        assert {run.run_id for run in (await store.agenda()).runs} == before - lost
+
+    async def test_what_is_none_of_ours_in_a_due_index_is_no_error(
+        self, new_store: NewStore
+    ) -> None:
+        store: Any = await new_store()
+        ours = await begin(store, "ours")
+        due = store._of(ours).partition.due
+        for member, score in ((b"\xff/..", "-inf"), (b"never", "inf")):
+            await store._line.call("ZADD", due, score, member)
+
+        agenda = await store.agenda()
+
+        assert ours in {run.run_id for run in agenda.runs}
+        assert agenda.next_ms is not None
+        assert agenda.next_ms > agenda.now_ms
 
     # -- limits and places --------------------------------------------------------------------
 

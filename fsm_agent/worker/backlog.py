@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import structlog
 
-from checkpoints.errors import BadRunId, RunNotFound, StoreDiverged, StoreUsageError
+from checkpoints.errors import RunNotFound, StoreDiverged, StoreUsageError
 from checkpoints.model import CLOSED, Head, RunId
 from checkpoints.schedule import Agenda
 from checkpoints.store import Store
@@ -29,6 +29,8 @@ MAX_HINTS = 256
 IDLE_MS = 3_600_000
 EARLY_MS = 250
 HEADS_AT_ONCE = 64
+# What the store says of a single run, while StoreUnavailable is about all of them.
+_UNREADABLE = (StoreDiverged, StoreUsageError, CorruptRecord)
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -196,25 +198,27 @@ class Backlog:
             if head is None or head.status in CLOSED:
                 continue
             if head.due_ms is not None and head.due_ms <= self._now_ms():
-                await self._get_to_know(head, head.due_ms)
+                try:
+                    await self._get_to_know(head, head.due_ms)
+                except _UNREADABLE as error:
+                    self._skip(head.run_id, error)
 
     async def _head(self, run_id: RunId) -> Head | None:
         try:
             return await self._store.head(run_id)
-        except (RunNotFound, BadRunId):
+        except RunNotFound:
             return None  # a hint may say anything
-        except (StoreDiverged, StoreUsageError) as error:
-            log.error("worker.run_skipped", run_id=run_id, why=str(error))
+        except _UNREADABLE as error:
+            self._skip(run_id, error)
             return None
 
+    def _skip(self, run_id: RunId, error: Exception) -> None:
+        """One run that cannot be looked at must not keep us from the others."""
+        log.error("worker.run_skipped", run_id=run_id, why=str(error))
+        self.rest(run_id)
+
     async def _get_to_know(self, head: Head, due_ms: int) -> None:
-        run_id = head.run_id
-        try:
-            told = codec.decode_snapshot(head.snapshot)
-        except CorruptRecord as error:
-            log.error("worker.run_skipped", run_id=run_id, why=str(error))
-            self._known[run_id] = None
-            return
+        run_id, told = head.run_id, codec.decode_snapshot(head.snapshot)
         if told.parent and not await is_abandoned(self._store, run_id, told.parent):
             # Its parent's worker drives it; that one may not have heard that it can go on.
             await rouse(self._store, told.parent, run_id, f"{head.seq}-{head.mail}")

@@ -21,6 +21,7 @@ async def work_due_once(
     """Work on every run that is due now and whose agent is among `agents` (by name).
 
     Returns how many were worked on. A run that another worker holds, or that cannot be worked on
-    here, is left as it is, with a log line that says why. Raises StoreUnavailable.
+    here, is left as it is, with a log line that says why. Raises what
+    `Worker.work_until_idle` raises.
     """
     return await Worker(runtime, agents, on_result=on_result).work_until_idle()

@@ -11,7 +11,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from checkpoints.errors import CheckpointError, LeaseLost, RunBusy, RunClosed, StoreUnavailable
+from checkpoints.errors import (
+    CheckpointError,
+    LeaseLost,
+    RunBusy,
+    RunClosed,
+    StoreDiverged,
+    StoreUnavailable,
+)
 from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.capabilities.agent import Agent
@@ -110,18 +117,25 @@ class Worker(Generic[Result]):
                 try:
                     await self._fill(tasks)
                     is_away = False
-                except StoreUnavailable as error:
+                except (StoreUnavailable, StoreDiverged) as error:
                     if not is_away:
-                        self._on_store_away(error)
+                        self._tell_away(error)
                     is_away = True
                     await asyncio.sleep(STORE_AWAY_S)
                     continue
                 await self._wait()
 
+    def _tell_away(self, error: StoreUnavailable | StoreDiverged) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._on_store_away(error)
+        else:  # none of its due indexes can be read: a person has to look, and we go on then
+            log.error("worker.store_unreadable", why=str(error))
+
     async def work_until_idle(self) -> int:
         """Work until nothing is due that can be worked on here; each run that fails is tried once.
 
-        Returns how many were worked on. Raises StoreUnavailable.
+        Returns how many were worked on. Raises StoreUnavailable, or StoreDiverged if no due index
+        of the store can be read.
         """
         async with task_group() as tasks:
             keeper = tasks.create_task(self._places.keep(), name="places")
