@@ -21,7 +21,19 @@ _SENT = (
     ),
 )
 _IN_SCRIPTS = (
-    *("type", "exists", "del", "pttl", "pexpireat", "hincrby", "hexists", "hkeys", "hlen", "hdel"),
+    *(
+        "type",
+        "exists",
+        "del",
+        "pttl",
+        "pexpireat",
+        "persist",
+        "hincrby",
+        "hexists",
+        "hkeys",
+        "hlen",
+        "hdel",
+    ),
     *("zscore", "zcount", "zrem", "zremrangebyrank", "zremrangebyscore"),
     *("lpush", "rpush", "ltrim", "publish"),
 )

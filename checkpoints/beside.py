@@ -11,6 +11,7 @@ from hashlib import blake2b, sha256
 
 import structlog
 
+from . import answers, scripts
 from .calls import Calls
 from .errors import (
     EntryTooLarge,
@@ -83,14 +84,19 @@ class Beside(Calls):
 
     async def put_blob(self, run_id: RunId, data: bytes) -> str:
         """See Store. Raises EntryTooLarge."""
-        key = self._of(run_id).blobs
+        keys = self._of(run_id)
         if len(data) > self.settings.max_blob_bytes:
             raise EntryTooLarge(
                 f"a blob of {len(data)} bytes is above the cap of {self.settings.max_blob_bytes}."
             )
         digest = sha256(data).hexdigest()
         packed = self._codec.pack(run_id, f"blob {digest}", data)
-        await self._read("HSETNX", key, self._blob_field(digest), packed)
+        names, early_ms = (keys.head, keys.blobs), int(self.settings.early_blobs_s * 1000)
+        args = (self._blob_field(digest), packed, early_ms)
+        # Beside the commits: megabytes must not stand before one.
+        reply = await self._settled(lambda: scripts.run(self._reads, "keep", names, args))
+        if reply[0] == b"FOREIGN":
+            raise answers.foreign(reply[1])
         return digest
 
     def _blob_field(self, digest: str) -> str:

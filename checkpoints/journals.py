@@ -57,7 +57,10 @@ class Journals(Ownership):
         bodies = (body, *following)
         links = chain.links(chain.genesis(run_id), 0, bodies, self._chain_key)
         part = keys.partition
-        names = (keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses)
+        names: tuple[bytes, ...] = (
+            *(keys.head, keys.journal, keys.snapshot, part.due, part.runs, part.statuses),
+            keys.blobs,
+        )
         pack = self._codec.pack
         args: list[Arg] = [
             *(run_id, _mark(op), "ready" if is_due else "sleeping"),

@@ -24,6 +24,7 @@ Name = Literal[
     "head",
     "due",
     "report",
+    "keep",
     "take",
     "settle",
     "fold",

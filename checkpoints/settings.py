@@ -18,6 +18,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_entry_bytes: int = 1 << 20
     max_commit_bytes: int = 8 << 20
     max_blob_bytes: int = 64 << 20
+    early_blobs_s: float = 86_400.0  # how long blobs are kept whose run is not there yet
     live_length: int = 1_000
     live_expires_s: float = 3600.0
     memory_alarm: float = 0.9  # of the server's maxmemory: no new runs above; 0: no alarm

@@ -185,7 +185,8 @@ class Store(Schedule, Protocol):
         """Live payloads with their ids as they come, for as long as the caller listens."""
 
     async def put_blob(self, run_id: RunId, data: bytes) -> str:
-        """Keep bytes by digest (sha256, hex), once."""
+        """Keep bytes by digest (sha256, hex), once. They may come before their run: without it they
+        are kept for a day."""
 
     async def get_blob(self, run_id: RunId, digest: str) -> bytes | None:
         """Bytes by digest, or None."""

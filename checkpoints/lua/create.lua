@@ -1,12 +1,12 @@
 -- Store a new run with its first entries, most have one; it is due now, or sleeps until somebody comes.
--- KEYS     1 head   2 journal   3 snapshot   4 due   5 runs   6 status index
+-- KEYS     1 head   2 journal   3 snapshot   4 due   5 runs   6 status index   7 blobs
 -- ARGV     1 run id   2 op mark   3 status: ready or sleeping   4 snapshot
 --          5 refuse from this share of the server's memory limit on, in thousandths; '': never
 --          6.. chain, body for each entry
 -- Returns  {OK, now}; {DUP}: this op created it; {EXISTS}: another op did; {FULL, used, limit};
 --          {FOREIGN, key}
 -- The repeat is told from a clash by the op on entry 1: a lost reply must not look like a taken id.
-local bad = foreign({'hash', 'stream', 'string', 'zset', 'zset', 'zset'})
+local bad = foreign({'hash', 'stream', 'string', 'zset', 'zset', 'zset', 'hash'})
 if bad then return {'FOREIGN', bad} end
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local e = redis.call('XRANGE', KEYS[2], '1-0', '1-0')
@@ -27,6 +27,8 @@ if ARGV[5] ~= '' then
     return {'FULL', used, limit}
   end
 end
+-- Blobs that came before their run had an end.
+redis.call('PERSIST', KEYS[7])
 local now = int(clock())
 local status, seq = ARGV[3], 0
 for at = 6, #ARGV, 2 do

@@ -1178,6 +1178,25 @@ class StoreContract:
         assert await store.get_blob(R, digest) == b"\x00\xff"
         assert await store.get_blob(R, "0" * 64) is None
 
+    async def test_blobs_may_come_before_their_run_and_end_if_it_never_does(
+        self, new_store: NewStore
+    ) -> None:
+        store: Any = await new_store()
+
+        async def left_ms() -> int:
+            left: int = await store._line.call("PTTL", store._of(R).blobs)
+            return left
+
+        early = await store.put_blob(R, b"early")
+        before = await left_ms()
+        await store.create(R, op="o", body=b"b", snapshot=b"s")
+        after = await left_ms()
+        late = await store.put_blob(R, b"late")
+
+        assert 0 < before <= store.settings.early_blobs_s * 1000
+        assert (after, await left_ms()) == (-1, -1)
+        assert [await store.get_blob(R, name) for name in (early, late)] == [b"early", b"late"]
+
     async def test_live_payloads_come_as_they_are_published(self, new_store: NewStore) -> None:
         writer, reader = await new_store(), await new_store()
         await writer.publish(R, [b"before"])

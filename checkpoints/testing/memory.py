@@ -114,6 +114,9 @@ class MemoryServer:
             self._ends_ms[key] = int(at_ms)
         return int(key in self._values)
 
+    def _do_persist(self, key: bytes) -> int:
+        return int(self._ends_ms.pop(key, None) is not None)
+
     def _do_pttl(self, key: bytes) -> int:
         if key not in self._values:
             return -2

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from checkpoints.errors import EntryTooLarge, RunExists
+from checkpoints.errors import EntryTooLarge, RunExists, RunNotFound, StoreRegressed
 from checkpoints.model import RunId
 from checkpoints.store import Store
 from fsm_agent.errors import UsageError
@@ -60,8 +60,9 @@ async def fork(
 ) -> Fork:
     """Store the fork under `run_id`, in one step. The same fork again is the same run.
 
-    `history` is the origin's, with the run after each record. Raises UsageError for a seq that is
-    no whole step, naming those that are, and RunExists if the id began in another way.
+    Its blobs are there before it is: a worker may claim it at once. `history` is the origin's, with
+    the run after each record. Raises UsageError for a seq that is no whole step, naming those that
+    are, or for an id that began in another way.
     """
     _check(forked, history)
     kept = [record for _, record in history[: forked.at_seq]]
@@ -69,9 +70,13 @@ async def fork(
     kept[-1] = Record(last.trigger, last.at_ms, (*last.deltas, forked))
     begun = replay(run_id, kept)
     first, *rest = map(codec.encode, kept)
+    origin, new = RunId(forked.origin), RunId(run_id)
+    is_there = await _is_there(store, new)
+    if not is_there:  # else it may be another run, whose blobs are not ours to add to
+        await _copy_blobs(store, origin, new, kept)
     try:
         is_new = await store.create(
-            RunId(run_id),
+            new,
             op=_op_of(forked),
             body=first,
             snapshot=codec.encode_snapshot(snapshot_of(begun)),
@@ -82,7 +87,8 @@ async def fork(
         raise UsageError(
             f"a run named {run_id!r} exists already, and it is not this fork. Use another id."
         ) from None
-    await _copy_blobs(store, RunId(forked.origin), RunId(run_id), kept)
+    if is_there:
+        await _copy_blobs(store, origin, new, kept)  # made by a version that created it first
     return _told(begun, forked, history, is_new=is_new)
 
 
@@ -118,6 +124,14 @@ def _op_of(forked: Forked) -> str:
     """Equal for the same fork, whoever makes it and whenever."""
     same = msgspec.structs.replace(forked, at_ms=0, by="")
     return hashlib.sha256(msgspec.msgpack.encode(same)).hexdigest()[:32]
+
+
+async def _is_there(store: Store, run_id: RunId) -> bool:
+    try:
+        await store.head(run_id)
+    except (RunNotFound, StoreRegressed):
+        return False
+    return True
 
 
 async def _copy_blobs(store: Store, origin: RunId, run_id: RunId, kept: Iterable[Record]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from checkpoints.errors import RunNotFound
+from checkpoints.errors import RunNotFound, StoreUnavailable
 from checkpoints.model import RunId
 from fsm_agent import Agent, Limits, Result, Runtime, ToolContext, keyed, pause, tool
 from fsm_agent import ask as asking_people
@@ -522,6 +522,88 @@ async def test_whole_outputs_come_along(bench: Bench) -> None:
     blobs = [d.blob for e in await runtime.history("b1") for d in e.record.deltas
              if isinstance(d, Settled)]  # fmt: skip
     assert [await runtime.store.get_blob(RunId("b1"), blob) for blob in blobs] == [b"x" * 5000]
+
+
+class Outputs:
+    """A finished run with two outputs that are kept as blobs, and ways to fork it."""
+
+    def __init__(self, runtime: Runtime, agent: Agent, run_id: str) -> None:
+        self.runtime, self.agent, self.run_id = runtime, agent, run_id
+
+    @classmethod
+    async def of(cls, bench: Bench) -> Outputs:
+        sizes = iter((5000, 6000))
+
+        @tool(effect="read", max_output_chars=100)
+        def long() -> str:
+            return "x" * next(sizes)
+
+        agent = Agent("desk", tools=[long])
+        runtime = await bench.runtime(model_of("long", "long"))
+        return cls(runtime, agent, (await runtime.run(agent, "Go.")).run_id)
+
+    async def kept_by(self, run_id: str) -> list[int]:
+        """Sizes of what the run has of them."""
+        deltas = [d for e in await self.runtime.history(self.run_id) for d in e.record.deltas]
+        names = [d.blob for d in deltas if isinstance(d, Settled)]
+        blobs = [await self.runtime.store.get_blob(RunId(run_id), name) for name in names]
+        return [len(blob) for blob in blobs if blob]
+
+
+async def test_a_worker_that_claims_a_fork_at_once_finds_its_files(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = await Outputs.of(bench)
+    runtime, found = outputs.runtime, []
+    create = runtime.store.create
+
+    async def claimed_at_once(run_id: RunId, **options: Any) -> bool:
+        is_new = await create(run_id, **options)
+        found.append(await outputs.kept_by(run_id))
+        await work_due_once(runtime, {"desk": outputs.agent})
+        return is_new
+
+    monkeypatch.setattr(runtime.store, "create", claimed_at_once, raising=False)
+    await runtime.fork(outputs.run_id, new_id="b2", is_due=True)
+
+    assert found == [[5000, 6000]]
+    assert (await runtime.result("b2")).answer == "all done"
+
+
+@pytest.mark.parametrize("before", ["put_blob", "create"])
+async def test_who_dies_while_forking_leaves_no_run_without_its_files(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    outputs = await Outputs.of(bench)
+    runtime, calls = outputs.runtime, Ledger()
+    call = getattr(runtime.store, before)
+
+    async def dies(*args: Any, **options: Any) -> Any:
+        if calls.record("call") == {"put_blob": 2, "create": 1}[before]:
+            raise StoreUnavailable("this process is dead", applied=False)
+        return await call(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime.store, before, dies, raising=False)
+        with pytest.raises(StoreUnavailable):
+            await runtime.fork(outputs.run_id, new_id="b3", is_due=True)
+    with pytest.raises(RunNotFound):
+        await runtime.store.head(RunId("b3"))
+    assert await runtime.store.due() == []
+
+    await runtime.fork(outputs.run_id, new_id="b3", is_due=True)
+
+    assert await outputs.kept_by("b3") == [5000, 6000]
+
+
+async def test_a_fork_under_an_id_that_is_taken_leaves_that_run_as_it_is(bench: Bench) -> None:
+    outputs = await Outputs.of(bench)
+    other = await outputs.runtime.start(outputs.agent, "Something else.")
+
+    with pytest.raises(UsageError, match="exists already, and it is not this fork"):
+        await outputs.runtime.fork(outputs.run_id, new_id=other)
+
+    assert await outputs.kept_by(other) == []
 
 
 async def test_a_long_run_is_forked_in_one_step(bench: Bench) -> None:
