@@ -11,7 +11,7 @@ import structlog
 
 from . import answers, scripts
 from .calls import Calls
-from .errors import StoreDiverged
+from .errors import CheckpointError, StoreDiverged, StoreUnavailable
 from .keys import PartitionKeys
 from .lists import scored
 from .model import RunId
@@ -49,27 +49,34 @@ class Agendas(Calls):
 
     async def _due_indexes(self, script: scripts.Name, limit: int) -> list[list[bytes]]:
         """What a script tells of each partition's due index, but for those that hold something
-        else. Raises StoreDiverged if all of them do."""
+        else, or that a server keeps which does not answer. Raises what is wrong with all of them.
+        """
         parts = self._all_keys().partitions
-        told = await together([self._due_index(part, script, limit) for part in parts])
-        replies = [reply for reply in told if isinstance(reply, list)]
-        if not replies:
-            raise next(error for error in told if isinstance(error, StoreDiverged))
-        return replies
+        # One try at first: nobody waits for a dead server who has others to ask.
+        for until in (0.0, None) if len(parts) > 1 else (None,):
+            told = await together([self._due_index(part, script, limit, until) for part in parts])
+            if replies := [reply for reply in told if isinstance(reply, list)]:
+                for part, reply in zip(parts, told, strict=True):
+                    self._tell_refused(part.due, reply)
+                return replies
+        raise next(error for error in told if isinstance(error, CheckpointError))
 
     async def _due_index(
-        self, part: PartitionKeys, script: scripts.Name, limit: int
-    ) -> list[bytes] | StoreDiverged:
+        self, part: PartitionKeys, script: scripts.Name, limit: int, until: float | None
+    ) -> list[bytes] | CheckpointError:
+        """One key that somebody wrote over, or one server of a cluster that is away, must not hide
+        the runs of all other partitions."""
         try:
-            reply = await self._script(script, (part.due,), limit)
-        except StoreDiverged as error:
-            # One key that somebody wrote over must not hide the runs of all other partitions.
-            if part.due not in self._refused:
-                self._refused.add(part.due)
-                log.error("checkpoints.partition_skipped", key=part.due.decode(), why=str(error))
+            return await self._script(script, (part.due,), limit, until=until)
+        except (StoreDiverged, StoreUnavailable) as error:
             return error
-        self._refused.discard(part.due)
-        return reply
+
+    def _tell_refused(self, due: bytes, reply: list[bytes] | CheckpointError) -> None:
+        if isinstance(reply, list):
+            self._refused.discard(due)
+        elif due not in self._refused:
+            self._refused.add(due)
+            log.error("checkpoints.partition_skipped", key=due.decode(), why=str(reply))
 
     async def wake(self, run_id: RunId) -> None:
         """See Schedule."""

@@ -54,7 +54,8 @@ class Schedule(Protocol):
     async def agenda(self, *, limit: int = 256) -> Agenda:
         """What is due. With a backlog above `limit` it is a part of it: from both ends.
 
-        Without the partitions whose index holds something else: StoreDiverged if those are all.
+        Without the partitions whose index holds something else, or whose server does not answer:
+        StoreDiverged or StoreUnavailable if those are all.
         """
 
     def wakes(self) -> AsyncIterator[RunId]:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("checkpoints.testing.contract", "checkpoints.testing.retention")
+pytest.register_assert_rewrite(
+    *(f"checkpoints.testing.{module}" for module in ("contract", "retention", "schedule"))
+)
 
 from checkpoints.embedded import EmbeddedServer  # noqa: E402
 from checkpoints.testing.servers import Clients, start_cluster, start_redis  # noqa: E402

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-pytest.register_assert_rewrite("checkpoints.testing.schedule")
-
-from checkpoints.testing.contract import NewStore  # noqa: E402
-from checkpoints.testing.schedule import ScheduleContract, WakeContract  # noqa: E402
-from checkpoints.testing.servers import Clients  # noqa: E402
-from tests.contract.test_contract import FakeClients  # noqa: E402
+from checkpoints.testing.contract import NewStore
+from checkpoints.testing.schedule import ScheduleContract, WakeContract
+from checkpoints.testing.servers import Clients
+from tests.contract.test_contract import FakeClients
 
 
 class TestEmbedded(ScheduleContract, WakeContract):
