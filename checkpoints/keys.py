@@ -74,7 +74,7 @@ def limits_key(namespace: str) -> bytes:
 
 
 def group_keys(namespace: str, group: str) -> tuple[bytes, bytes]:
-    """zsets: who holds a place and until when; which runs began and when."""
+    """zsets: who holds a place and until when; who began a run and when."""
     stem = f"{{{namespace}:g:{_digest(group)}}}"
     return f"{stem}:held".encode(), f"{stem}:begun".encode()
 

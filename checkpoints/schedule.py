@@ -79,11 +79,15 @@ class Schedule(Protocol):
         """Take a place of `owner` in a group for a run, or keep the one it has. 0: it is taken.
 
         Else the milliseconds after which another try may help. The place ends after `term_ms`.
-        With `begins` the run also counts as one that begins now, once.
+        With `begins` the run also counts as one that begins now, once. Places of several owners
+        count as one if they are for the same run, and each stays until its own owner frees it.
         """
 
     async def free_slot(self, group: str, run_id: RunId, *, owner: str) -> None:
         """Give a place back. One that ended by itself is no error."""
+
+    async def withdraw_slot(self, group: str, run_id: RunId, *, owner: str) -> None:
+        """Give a place back as if it had not been taken: `owner` did not begin the run either."""
 
     async def join_thread(self, thread: str, run_id: RunId, policy: Policy) -> Turn:
         """Ask for a run's turn in a thread, of which one run at a time is active.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ..errors import RunBusy, StoreDiverged, StoreUsageError, ThreadBusy
+from ..errors import BadRunId, RunBusy, StoreDiverged, StoreUsageError, ThreadBusy
 from ..model import Commit, Lease, RunId
 from ..schedule import Limit, Turn
 from ..store import Store
@@ -201,6 +201,41 @@ class ScheduleContract:
         assert await take(store, group, "b", at_once=2) == 0
         assert await take(store, group, "c", at_once=2) > 0
 
+    async def test_owners_of_the_same_run_share_a_place_until_the_last_has_left(
+        self, new_store: NewStore
+    ) -> None:
+        store = await new_store()
+        group = name("g")
+
+        shared = [await take(store, group, "a", at_once=2, owner=who) for who in ("o", "p:1", "q")]
+        second = await take(store, group, "b", at_once=2)
+        third = await take(store, group, "c", at_once=2)
+        for who in ("p:1", "q", "q"):
+            await store.free_slot(group, RunId("a"), owner=who)
+        still = await take(store, group, "c", at_once=2)
+        await store.free_slot(group, RunId("a"), owner="o")
+        freed = await take(store, group, "c", at_once=2)
+
+        assert [*shared, second, freed] == [0] * 5
+        assert min(third, still) > 0
+
+    async def test_a_place_is_shared_in_a_group_that_is_more_than_full(
+        self, new_store: NewStore
+    ) -> None:
+        store = await new_store()
+        group = name("g")
+        for run_id in "abc":
+            await take(store, group, run_id, at_once=3, owner="dead")
+
+        assert await take(store, group, "b", at_once=1, owner="new") == 0
+        assert await take(store, group, "d", at_once=1, owner="new") > 0
+
+    async def test_a_run_id_that_is_none_gets_no_place(self, new_store: NewStore) -> None:
+        store = await new_store()
+
+        with pytest.raises(BadRunId):
+            await take(store, name("g"), "a:b")
+
     async def test_only_so_many_begin_in_a_minute_and_each_counts_once(
         self, new_store: NewStore
     ) -> None:
@@ -217,6 +252,42 @@ class ScheduleContract:
         assert [*first, again, second] == [0] * 5
         assert 50_000 < third <= 60_000
         assert later == 0  # goes on, and does not begin
+
+    async def test_a_beginning_that_is_withdrawn_does_not_count(self, new_store: NewStore) -> None:
+        store = await new_store()
+        group = name("g")
+        await take(store, group, "a", rate=1, begins=True)
+
+        for _ in range(2):  # a repeat is harmless
+            await store.withdraw_slot(group, RunId("a"), owner="o")
+
+        assert await take(store, group, "b", rate=1, begins=True) == 0
+        assert await take(store, group, "a", rate=1, begins=True) > 0
+
+    @pytest.mark.parametrize("mistaken", ["first", "second"])
+    async def test_who_began_a_run_keeps_its_beginning_when_another_withdraws(
+        self, new_store: NewStore, mistaken: str
+    ) -> None:
+        store = await new_store()
+        group = name("g")
+        both = [
+            await take(store, group, "a", rate=1, begins=True, owner=who)
+            for who in ("first", "second")
+        ]
+
+        await store.withdraw_slot(group, RunId("a"), owner=mistaken)
+
+        assert both == [0, 0]
+        assert await take(store, group, "b", rate=1, begins=True) > 50_000
+
+    async def test_a_withdrawn_place_is_free(self, new_store: NewStore) -> None:
+        store = await new_store()
+        group = name("g")
+        await take(store, group, "a", at_once=1, begins=True)
+
+        await store.withdraw_slot(group, RunId("a"), owner="o")
+
+        assert await take(store, group, "b", at_once=1) == 0
 
     # -- threads ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from checkpoints.errors import RunNotFound, StoreDiverged, StoreUsageError
 from checkpoints.model import CLOSED, Head, RunId
@@ -40,10 +41,16 @@ class Candidate(msgspec.Struct, frozen=True):
     agent: str
     tenant: str
     priority: int
-    is_takeover: bool  # its worker died: it is worked on before all others
+    dead_owner: str  # its worker, if that one died: it is worked on before all others
+    has_place: bool  # that one's is still its own: groups that are full have room for it
     begins: bool  # no worker ever had it
     due_ms: int
     is_abandoned: bool = False  # it worked for a run that does not wait for it: it is only ended
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether its worker died."""
+        return bool(self.dead_owner)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -106,8 +113,11 @@ class Backlog:
             self._full.pop(group, None)
 
     def put_back(self, candidate: Candidate) -> None:
-        """It was taken and not worked on."""
-        self._insert(candidate)
+        """It was taken, and there was no room for it: it waits as others do."""
+        waiting = replace(candidate, has_place=False)
+        if self._known.get(candidate.run_id):
+            self._known[candidate.run_id] = waiting
+        self._insert(waiting)
 
     # -- what is next ---------------------------------------------------------------------------
 
@@ -123,7 +133,7 @@ class Backlog:
             candidate = self._ranked[at]
             if candidate.run_id in busy:
                 continue
-            if not self._full.keys() & set(candidate.groups):
+            if self._has_room(candidate):
                 return self._ranked.pop(at)
         return None
 
@@ -135,8 +145,7 @@ class Backlog:
             agenda = await self._store.agenda(limit=depth)
             await self._read(agenda)
             found = [c for c in self._known.values() if c and self._is_free(c, busy)]
-            has_some = any(not self._full.keys() & set(c.groups) for c in found)
-            if has_some or len(agenda.runs) < depth or depth >= DEEPEST:
+            if any(map(self._has_room, found)) or len(agenda.runs) < depth or depth >= DEEPEST:
                 break
             depth *= 4  # what cannot be worked on here must not hide the rest
         self._ranked = sorted(found, key=_rank, reverse=True)
@@ -187,6 +196,9 @@ class Backlog:
 
     def _rests(self, run_id: RunId) -> bool:
         return self._later.get(run_id, (0, 0.0))[1] > self._steady_s()
+
+    def _has_room(self, candidate: Candidate) -> bool:
+        return candidate.has_place or not self._full.keys() & set(candidate.groups)
 
     def _insert(self, candidate: Candidate) -> None:
         self._ranked.append(candidate)
@@ -239,7 +251,8 @@ class Backlog:
             agent=told.agent,
             tenant=told.tenant,
             priority=told.priority,
-            is_takeover=head.lease_until_ms > 0,
+            dead_owner=head.owner if head.lease_until_ms > 0 else "",
+            has_place=head.lease_until_ms > 0,
             begins=head.token == 0,
             due_ms=due_ms,
             is_abandoned=bool(told.parent),

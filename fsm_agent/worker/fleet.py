@@ -7,6 +7,7 @@ doubled or late: the due index is the truth, and each worker reads it every few 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -117,6 +118,8 @@ class Relay:
     ) -> None:
         self._url, self._store, self._owner = url, store, owner
         self._steady_s = steady_s
+        # Places are counted by run, and the post is one process's: each stands for a run.
+        self._post_id = RunId(hashlib.sha256(owner.encode()).hexdigest())
         self._sent: dict[RunId, tuple[float, float]] = {}  # when, and the pause after that
 
     async def run(self) -> None:
@@ -142,7 +145,7 @@ class Relay:
     async def _has_post(self) -> bool:
         term_ms = int(POST_TERM_S * 1000)
         place = await self._store.take_slot(
-            POST, RunId("relay"), Limit(at_once=1), owner=self._owner, term_ms=term_ms, begins=False
+            POST, self._post_id, Limit(at_once=1), owner=self._owner, term_ms=term_ms, begins=False
         )
         return place == 0
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from checkpoints.errors import CheckpointError
+from checkpoints.errors import CheckpointError, RunBusy, RunClosed, RunNotFound
 from checkpoints.model import RunId
 from checkpoints.schedule import Limit
 from checkpoints.store import Store
@@ -31,6 +31,9 @@ class Full(Exception):
         self.group, self.wait_s = group, wait_s
 
 
+UNCLAIMED = (RunBusy, RunClosed, RunNotFound)  # what a refused claim raises
+
+
 class Places:
     """The places that this worker's runs hold. A dead worker's are free after `term_s`."""
 
@@ -45,29 +48,55 @@ class Places:
 
     @asynccontextmanager
     async def held(self, candidate: Candidate) -> AsyncIterator[None]:
-        """Hold a place in each of the run's limited groups while the body runs. Raises Full."""
+        """Hold a place in each of the run's limited groups while the body claims it and works.
+
+        Raises Full. If the claim is refused, the run does not count as begun.
+        """
+        run_id = candidate.run_id
+        await self._take_all(candidate)
         try:
-            await self._take_all(candidate)
             yield
+            if candidate.dead_owner:
+                # What that one held would else stand for a lease more, for a run that is over.
+                await self._free(run_id, self._held.get(run_id, ()), candidate.dead_owner)
+        except UNCLAIMED:
+            await self._withdraw(run_id)
+            raise
         finally:
-            await self._free(candidate.run_id)
+            await self._free(run_id, self._held.pop(run_id, ()), self._owner)
 
     async def _take_all(self, candidate: Candidate) -> None:
-        await self._read_limits()
-        held = self._held.setdefault(candidate.run_id, {})
-        for group in candidate.groups:
-            if (limit := self._limit_of(group)) is None:
-                continue
-            wait_ms = await self._take(group, limit, candidate.run_id, begins=candidate.begins)
-            if wait_ms:
-                raise Full(group, min(wait_ms / 1000, LONGEST_S))
-            held[group] = limit
+        try:
+            await self._read_limits()
+            for group in candidate.groups:
+                await self._enter(group, candidate)
+        except BaseException:  # a stop as well
+            await self._withdraw(candidate.run_id)
+            raise
 
-    async def _free(self, run_id: RunId) -> None:
-        """Give the run's places back. A store that is away lets them end by themselves."""
-        for group in self._held.pop(run_id, {}):
+    async def _enter(self, group: str, candidate: Candidate) -> None:
+        """Take a place in one group, if that is limited. Raises Full."""
+        if (limit := self._limit_of(group)) is None:
+            return
+        # Noted before it is asked for: a stop meanwhile must not leave it behind.
+        self._held.setdefault(candidate.run_id, {})[group] = limit
+        wait_ms = await self._take(group, limit, candidate.run_id, begins=candidate.begins)
+        if wait_ms:
+            raise Full(group, min(wait_ms / 1000, LONGEST_S))
+
+    # If the store is away, places and beginnings end by themselves.
+
+    async def _withdraw(self, run_id: RunId) -> None:
+        """Give the run's places back, with its beginnings: it did not begin here."""
+        for group in self._held.pop(run_id, ()):
             with suppress(CheckpointError):
-                await self._store.free_slot(group, run_id, owner=self._owner)
+                await self._store.withdraw_slot(group, run_id, owner=self._owner)
+
+    async def _free(self, run_id: RunId, groups: Iterable[str], owner: str) -> None:
+        """Give an owner's places back."""
+        for group in groups:
+            with suppress(CheckpointError):
+                await self._store.free_slot(group, run_id, owner=owner)
 
     async def keep(self) -> None:
         """Keep all places, for ever."""

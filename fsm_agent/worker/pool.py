@@ -166,7 +166,12 @@ class Worker(Generic[Result]):
             self._running.add(candidate.run_id)
             if len(self._running) >= self._settings.runs:
                 self._room.clear()
-            tasks.create_task(self._work_on(candidate), name=f"run {candidate.run_id}")
+            has_asked = asyncio.Event()
+            name = f"run {candidate.run_id}"
+            tasks.create_task(self._work_on(candidate, has_asked), name=name)
+            # Side by side, the runs of a full tenant would take the places and beginnings of their
+            # agent for as long as they ask, each time before those of another tenant.
+            await has_asked.wait()
 
     async def _next(self) -> Candidate | None:
         if self._misses >= MISSES:  # what is known is old
@@ -203,11 +208,13 @@ class Worker(Generic[Result]):
 
     # -- one run --------------------------------------------------------------------------------
 
-    async def _work_on(self, candidate: Candidate) -> None:
+    async def _work_on(self, candidate: Candidate, has_asked: asyncio.Event) -> None:
+        """`has_asked` is set once it is known whether the run's groups have room for it."""
         run_id = candidate.run_id
         try:
-            result = await self._worked(candidate)
+            result = await self._worked(candidate, has_asked)
         finally:
+            has_asked.set()
             self._running.discard(run_id)
             self._room.set()
             self._news.set()
@@ -216,11 +223,12 @@ class Worker(Generic[Result]):
             self._done += 1
             self._on_result(result)
 
-    async def _worked(self, candidate: Candidate) -> Result | None:
+    async def _worked(self, candidate: Candidate, has_asked: asyncio.Event) -> Result | None:
         """Work on a run that others may have taken meanwhile. None: it was not worked on."""
         run_id = candidate.run_id
         try:
             async with self._places.held(candidate):
+                has_asked.set()
                 result = await self._runtime.work(run_id, self._agent_of(candidate))
             self._backlog.unblock(candidate.groups)
         except Full as full:

@@ -20,7 +20,7 @@ from fsm_agent.worker.backlog import Backlog
 from fsm_agent.worker.local import work_due_once
 from fsm_agent.worker.pool import Settings, Worker
 from fsm_agent.worker.services import Service
-from tests.conftest import Bench, Ledger, ScriptedModel, ask, die, finish, until
+from tests.conftest import Bench, Ledger, ScriptedModel, ask, die, finish, take_over, until
 
 FAR_S = 60.0  # a worker that only looks so rarely has been woken
 
@@ -307,30 +307,156 @@ async def test_a_full_tenant_does_not_keep_others_from_going_on(
     assert len(now) == 2
 
 
-async def test_a_place_of_a_worker_that_died_becomes_free(bench: Bench) -> None:
-    store, crew = await bench.store(), Crew()
+@asynccontextmanager
+async def dead_worker(bench: Bench, crew: Crew) -> AsyncIterator[str]:
+    """A run whose worker died in the middle of it, and left its place behind."""
+    store = await bench.store()
     dying = await bench.runtime(model(), store=store, lease_s=0.3)
-    await dying.store.set_limit("agent:actor", Limit(at_once=1))
-    await dying.start(crew.agent, "first")
-    worker = Worker(dying, crew.agents)
-    task = asyncio.create_task(worker.work())
-    await until(lambda: crew.now == ["first"])
+    run_id = await dying.start(crew.agent, "lost")
+    task = asyncio.create_task(Worker(dying, crew.agents).work())
+    await until(lambda: crew.now == ["lost"])
 
     async def dead(*args: Any, **options: Any) -> None:
         await asyncio.Event().wait()
 
-    store.free_slot = dead  # type: ignore[attr-defined]
-    store.take_slot = dead  # type: ignore[attr-defined]
+    store.free_slot = store.take_slot = dead  # type: ignore[attr-defined]
     store.is_dead = True
     task.cancel()
-    crew.gate.set()
-    runtime = await bench.runtime(model(), lease_s=0.3)
-    await runtime.start(crew.agent, "second")
+    try:
+        yield run_id
+    finally:
+        for _ in range(2):
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)
+
+
+async def test_a_place_of_a_worker_that_died_becomes_free(bench: Bench) -> None:
+    runtime, crew = await bench.runtime(model(), lease_s=0.3), Crew()
+    await runtime.store.set_limit("agent:actor", Limit(at_once=1))
+    async with dead_worker(bench, crew) as lost:
+        # Somebody takes the run by hand: nobody knows then whose place it was.
+        crew.gate.set()
+        await take_over(runtime, lost, crew.agent)
+        await runtime.start(crew.agent, "second")
+        async with working(Worker(runtime, crew.agents, settings=Settings(look_s=0.05))):
+            await until(lambda: all_done(runtime, 2))
+
+
+async def test_a_takeover_waits_for_no_place_and_leaves_none_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "PLACE_TERMS", 1000)  # far longer than the test waits
+    monkeypatch.setattr("fsm_agent.worker.places.LONGEST_S", FAR_S)
+    runtime, crew = await bench.runtime(model()), Crew()
+    await runtime.store.set_limit("agent:actor", Limit(at_once=1))
+    async with dead_worker(bench, crew):
+        await runtime.start(crew.agent, "waits", priority=100)
+        async with working(Worker(runtime, crew.agents, settings=Settings(look_s=0.05))):
+            await until(lambda: crew.order == ["lost", "lost"])
+            crew.gate.set()
+            await until(lambda: all_done(runtime, 2))
+
+    assert crew.order == ["lost", "lost", "waits"]
+    assert crew.most == 1
+
+
+async def test_a_takeover_whose_place_is_gone_waits_as_others_do(
+    bench: Bench,
+) -> None:
+    runtime, crew = await bench.runtime(model()), Crew()
+    await runtime.store.set_limit("agent:actor", Limit(at_once=1))
+    taken = 0
+    take_slot = runtime.store.take_slot
+
+    async def counted(*args: Any, **options: Any) -> int:
+        nonlocal taken
+        taken += 1
+        return await take_slot(*args, **options)
+
+    async with dead_worker(bench, crew) as lost:
+        await runtime.store.free_slot("agent:actor", RunId(lost), owner=await _owner(runtime, lost))
+        other = await bench.runtime(model())
+        await runtime.start(crew.agent, "first")
+        async with working(Worker(other, crew.agents, settings=Settings(look_s=0.05))):
+            await until(lambda: crew.now == ["first"])
+            head = await runtime.store.head(RunId(lost))
+            await until(lambda: _is_past(runtime, head.lease_until_ms))
+            runtime.store.take_slot = counted  # type: ignore[method-assign]
+            async with working(Worker(runtime, crew.agents, settings=Settings(look_s=0.05))):
+                await until(lambda: taken)
+                since = monotonic()
+                await until(lambda: monotonic() > since + 0.5)
+                tries = taken
+                crew.gate.set()
+                await until(lambda: all_done(runtime, 2))
+
+    assert tries == 1  # and again after a second
+    assert crew.most == 1
+
+
+async def _owner(runtime: Runtime, run_id: str) -> str:
+    return (await runtime.store.head(RunId(run_id))).owner
+
+
+@pytest.mark.parametrize("limit", [Limit(at_once=2), Limit(per_minute=2)])
+async def test_runs_that_wait_for_their_tenant_use_up_nothing_of_their_agents(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: Limit
+) -> None:
+    monkeypatch.setattr("fsm_agent.worker.places.LONGEST_S", FAR_S)
+    runtime, crew = await bench.runtime(model()), Crew()
+    await runtime.store.set_limit("agent:actor", limit)
+    await runtime.store.set_limit("tenant:acme", Limit(at_once=1))
+    for number in range(12):
+        await runtime.start(crew.agent, f"acme {number}", tenant="acme")
+    await runtime.start(crew.agent, "beta", tenant="beta", priority=-1)
+
     async with working(Worker(runtime, crew.agents, settings=Settings(look_s=0.05))):
-        await until(lambda: all_done(runtime, 2))
-    for _ in range(2):
-        task.cancel()
-        await asyncio.wait([task], timeout=0.1)
+        await until(lambda: "beta" in crew.now)
+        now = list(crew.now)
+
+    assert len(now) == 2
+
+
+async def test_a_worker_that_is_stopped_while_it_takes_a_place_leaves_none(bench: Bench) -> None:
+    runtime, crew, limit = await bench.runtime(model()), Crew(), Limit(at_once=1, per_minute=1)
+    await runtime.store.set_limit("agent:actor", limit)
+    await runtime.start(crew.agent, "x")
+    take_slot, is_taken = runtime.store.take_slot, asyncio.Event()
+
+    async def slow(*args: Any, **options: Any) -> int:
+        await take_slot(*args, **options)
+        is_taken.set()
+        await asyncio.Event().wait()
+        return 0
+
+    runtime.store.take_slot = slow  # type: ignore[method-assign]
+    async with working(Worker(runtime, crew.agents)):
+        await is_taken.wait()
+    other = RunId("other")
+    wait_ms = await take_slot("agent:actor", other, limit, owner="o", term_ms=1000, begins=True)
+
+    assert wait_ms == 0
+
+
+@pytest.mark.parametrize("how", ["busy", "over"])
+async def test_a_run_that_another_got_uses_up_no_beginning(bench: Bench, how: str) -> None:
+    runtime, crew = await bench.runtime(model()), Crew()
+    other = await bench.runtime(ScriptedModel(lambda request: finish()))
+    await runtime.store.set_limit("agent:actor", Limit(per_minute=1))
+    theirs = await runtime.start(crew.agent, "theirs", priority=1)
+    await runtime.start(crew.agent, "ours")
+    work = runtime.work
+
+    async def slower(run_id: str, agent: Agent) -> Any:
+        if run_id == theirs and how == "over":
+            await other.work(run_id, agent)
+        elif run_id == theirs:
+            await other.store.claim(RunId(run_id), owner="other", nonce="n", term_ms=60_000)
+        return await work(run_id, agent)
+
+    runtime.work = slower  # type: ignore[method-assign]
+    async with working(Worker(runtime, crew.agents, settings=Settings(look_s=0.05))):
+        await until(lambda: crew.now == ["ours"])
 
 
 async def test_so_many_runs_begin_in_a_minute_and_those_that_began_go_on(bench: Bench) -> None:
