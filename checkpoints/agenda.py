@@ -9,15 +9,12 @@ from contextlib import suppress
 
 import structlog
 
-from . import answers, scripts
+from . import answers
 from .calls import Calls
-from .errors import CheckpointError, StoreDiverged, StoreUnavailable
-from .keys import PartitionKeys
 from .lists import scored
 from .model import RunId
 from .pipeline import Wire
 from .schedule import Agenda, DueRun
-from .together import together
 from .transport import Ambiguous, Reply, ReplyError, Unreachable
 
 log = structlog.get_logger(__name__)
@@ -34,7 +31,9 @@ class Agendas(Calls):
         """See Schedule."""
         parts = self._all_keys().partitions
         share = max(8, 2 * limit // len(parts))
-        replies = await self._due_indexes("agenda", share)
+        replies = await self._everywhere(
+            "due", lambda part, until: self._script("agenda", (part.due,), share, until=until)
+        )
         found = {run_id: at for reply in replies for at, run_id in scored(reply[3:])}
         runs = tuple(DueRun(run_id, at) for run_id, at in sorted(found.items(), key=_by_time))
         ahead = [answers.number(reply[2]) for reply in replies if reply[2]]
@@ -43,40 +42,11 @@ class Agendas(Calls):
 
     async def due(self, *, limit: int = 16) -> Sequence[RunId]:
         """See Store."""
-        replies = await self._due_indexes("due", limit)
+        replies = await self._everywhere(
+            "due", lambda part, until: self._script("due", (part.due,), limit, until=until)
+        )
         found = [item for reply in replies for item in scored(reply[1:])]
         return [run_id for _, run_id in sorted(found)[:limit]]
-
-    async def _due_indexes(self, script: scripts.Name, limit: int) -> list[list[bytes]]:
-        """What a script tells of each partition's due index, but for those that hold something
-        else, or that a server keeps which does not answer. Raises what is wrong with all of them.
-        """
-        parts = self._all_keys().partitions
-        # One try at first: nobody waits for a dead server who has others to ask.
-        for until in (0.0, None) if len(parts) > 1 else (None,):
-            told = await together([self._due_index(part, script, limit, until) for part in parts])
-            if replies := [reply for reply in told if isinstance(reply, list)]:
-                for part, reply in zip(parts, told, strict=True):
-                    self._tell_refused(part.due, reply)
-                return replies
-        raise next(error for error in told if isinstance(error, CheckpointError))
-
-    async def _due_index(
-        self, part: PartitionKeys, script: scripts.Name, limit: int, until: float | None
-    ) -> list[bytes] | CheckpointError:
-        """One key that somebody wrote over, or one server of a cluster that is away, must not hide
-        the runs of all other partitions."""
-        try:
-            return await self._script(script, (part.due,), limit, until=until)
-        except (StoreDiverged, StoreUnavailable) as error:
-            return error
-
-    def _tell_refused(self, due: bytes, reply: list[bytes] | CheckpointError) -> None:
-        if isinstance(reply, list):
-            self._refused.discard(due)
-        elif due not in self._refused:
-            self._refused.add(due)
-            log.error("checkpoints.partition_skipped", key=due.decode(), why=str(reply))
 
     async def wake(self, run_id: RunId) -> None:
         """See Schedule."""

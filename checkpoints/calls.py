@@ -12,6 +12,8 @@ from collections.abc import (
 from random import Random, SystemRandom
 from typing import Any, NamedTuple, Self, TypeVar
 
+import structlog
+
 from . import answers, scripts
 from .attempts import settle
 from .codec import Codec
@@ -24,16 +26,19 @@ from .errors import (
     RunNotFound,
     StoreDiverged,
     StoreRegressed,
+    StoreUnavailable,
     StoreUsageError,
 )
-from .keys import Keys, RunKeys, meta_key
+from .keys import Keys, PartitionKeys, RunKeys, meta_key
 from .pipeline import Dial
 from .sealing import KeyRing, Sealing
 from .settings import StoreSettings
 from .steady import monotonic
+from .together import together
 from .transport import Arg, Reply, ReplyError, Transport
 
 T = TypeVar("T")
+log = structlog.get_logger(__name__)
 
 _LAYOUT = 1
 _KNOWN = 4096  # runs and leases that are remembered
@@ -95,8 +100,8 @@ class Calls:
         # Per lease nonce: local time before the last call that moved the lease's end was sent.
         self._confirmed: OrderedDict[str, float] = OrderedDict()
         self._known: OrderedDict[str, Known] = OrderedDict()
-        # Due indexes that could not be read when they were last looked at: each is told of once.
-        self._refused: set[bytes] = set()
+        # Indexes that could not be read when they were last looked at: each is told of once.
+        self._skipped: set[tuple[str, bytes]] = set()
         # Runs that were seen to be over: that they are gone some day is no loss.
         self._over: OrderedDict[str, None] = OrderedDict()
 
@@ -207,6 +212,44 @@ class Calls:
             raise answers.foreign(reply[1])
         return reply
 
+    async def _everywhere(
+        self, index: str, call: Callable[[PartitionKeys, float | None], Awaitable[T]]
+    ) -> list[T]:
+        """What a call to each partition came to, but for those whose index holds something else, or
+        whose server is away: one of them must not hide the runs of all others.
+
+        Raises what is wrong with them if that goes for all.
+        """
+        parts = self._all_keys().partitions
+
+        async def called(part: PartitionKeys, until: float | None) -> T | CheckpointError:
+            try:
+                return await call(part, until)
+            except (StoreDiverged, StoreUnavailable) as error:
+                return error
+
+        # One try at first: nobody waits for a dead server who has others to ask.
+        for until in (0.0, None) if len(parts) > 1 else (None,):
+            told = await together([called(part, until) for part in parts])
+            found = [each for each in told if not isinstance(each, CheckpointError)]
+            if found:
+                for part, each in zip(parts, told, strict=True):
+                    self._tell_skipped((index, part.due), each)
+                return found
+        raise next(error for error in told if isinstance(error, CheckpointError))
+
+    def _tell_skipped(self, place: tuple[str, bytes], came: object) -> None:
+        if not isinstance(came, CheckpointError):
+            self._skipped.discard(place)
+        elif place not in self._skipped:
+            self._skipped.add(place)
+            log.error(
+                "checkpoints.partition_skipped",
+                index=place[0],
+                partition=place[1].decode(),
+                why=str(came),
+            )
+
     async def _written(
         self,
         name: scripts.Name,
@@ -236,9 +279,9 @@ class Calls:
     def _not_durable(self, what: str, short: Shortfall, committed: Any = None) -> NotDurable:
         return NotDurable(what, str(self.settings.durability), short.words, committed)
 
-    async def _read(self, *args: Arg) -> Reply:
+    async def _read(self, *args: Arg, until: float | None = None) -> Reply:
         try:
-            return await self._settled(lambda: self._reads.call(*args))
+            return await self._settled(lambda: self._reads.call(*args), until=until)
         except StoreDiverged as error:
             if isinstance(error.__cause__, ReplyError) and error.__cause__.code == "WRONGTYPE":
                 raise answers.foreign(_bytes(args[1])) from error

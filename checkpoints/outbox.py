@@ -10,7 +10,6 @@ from . import answers
 from .calls import Calls
 from .errors import StoreDiverged, StoreUsageError
 from .model import Notice
-from .together import together
 from .transport import Arg
 
 log = structlog.get_logger(__name__)
@@ -23,10 +22,12 @@ class Outbox(Calls):
         """See Store."""
         if limit < 1 or hold_ms < 1:
             raise StoreUsageError("notices are taken at least one at a time, for at least 1 ms.")
-        partitions = self._all_keys().partitions
-        calls = [self._script("take", (part.outbox,), limit, hold_ms) for part in partitions]
+        replies = await self._everywhere(
+            "outbox",
+            lambda part, until: self._script("take", (part.outbox,), limit, hold_ms, until=until),
+        )
         found = []
-        for reply in await together(calls):
+        for reply in replies:
             pairs = zip(reply[1::2], reply[2::2], strict=True)
             found += [self._notice(packed, at) for packed, at in pairs]
         return sorted(filter(None, found), key=lambda notice: notice.at_ms)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import structlog
 
 from . import answers, folding
-from .errors import CheckpointError, CorruptEntry, RunOpen, StoreUnavailable
+from .errors import BadRunId, CheckpointError, CorruptEntry, RunOpen, StoreUnavailable
 from .journals import Journals
 from .lists import Lists, scored, status_bounds
 from .model import CLOSED, Head, RunId, Tidied
@@ -26,30 +26,41 @@ class Retained(Journals, Lists):
     async def tidy(self, *, limit: int = 16) -> Tidied:
         """See Retention. A run that cannot be read is left as it is, with a log line."""
         now_ms = await self.now_ms()
-        parts = self._all_keys().partitions
         bounds = ("-inf", now_ms, "LIMIT", 0, limit)
-        found = await together([self._read("ZRANGEBYSCORE", p.ended, *bounds) for p in parts])
+        found = await self._everywhere(
+            "ended",
+            lambda part, until: self._read("ZRANGEBYSCORE", part.ended, *bounds, until=until),
+        )
         folded: list[RunId] = []
         expired: list[RunId] = []
         failed: list[RunId] = []
         for member in (member for members in found for member in members):
-            run_id = RunId(member.decode())
+            run_id = RunId(member.decode(errors="replace"))
             try:
                 is_there = await self._fold(run_id)
             except StoreUnavailable:
                 raise
             except CheckpointError as error:
                 # It may have expired between two reads, and then looks like one with holes.
-                is_there = await self._told(run_id) is not None
+                is_there = await self._may_be_there(run_id)
                 if is_there:
                     log.error("checkpoints.not_folded", run_id=run_id, why=str(error))
-                    await self._look_again(run_id, now_ms + _AGAIN_MS)
+                    if not isinstance(error, BadRunId):
+                        await self._look_again(run_id, now_ms + _AGAIN_MS)
                     failed.append(run_id)
                     continue
             if not is_there:
                 await self.purge(run_id)
             (folded if is_there else expired).append(run_id)
         return Tidied(folded=tuple(folded), expired=tuple(expired), failed=tuple(failed))
+
+    async def _may_be_there(self, run_id: RunId) -> bool:
+        try:
+            return await self._told(run_id) is not None
+        except StoreUnavailable:
+            raise
+        except CheckpointError:
+            return True  # something that is none of ours
 
     async def _look_again(self, run_id: RunId, at_ms: int) -> None:
         await self._read("ZADD", self._of(run_id).partition.ended, "XX", at_ms, run_id)

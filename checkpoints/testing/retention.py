@@ -243,6 +243,34 @@ class RetentionContract:
             with pytest.raises(RunNotFound):
                 await read(R)
 
+    async def test_keys_that_are_not_ours_hide_no_other_run_from_who_tidies_and_notifies(
+        self, store: Any
+    ) -> None:
+        for n in range(8):
+            claim = await started(store, RunId(f"run-{n}"))
+            last = commit_of(
+                claim, status="done", outbox=(notice(f"n{n}", run_id=RunId(f"run-{n}")),)
+            )
+            await store.commit(claim.lease, last)
+        parts = [store._of(RunId(f"run-{n}")).partition for n in range(8)]
+        ids = {n for n, part in enumerate(parts) if part != parts[0] or len(set(parts)) == 1}
+        for n in ids:
+            await store._line.call("ZADD", parts[n].ended, 0, b"\xff/..")
+        head = store._of(RunId(f"run-{(broken := min(ids))}")).head
+        await store._line.call("DEL", head)
+        await store._line.call("SET", head, "somebody else's")
+        if len(ids) < 8:
+            for key in (parts[0].ended, parts[0].outbox):
+                await store._line.call("DEL", key)
+                await store._line.call("SET", key, "somebody else's")
+
+        done = await store.tidy(limit=40)
+        told = await store.take_notices(limit=40)
+
+        assert set(done.folded) == {f"run-{n}" for n in ids - {broken}}
+        assert f"run-{broken}" in done.failed
+        assert {each.run_id for each in told} == {f"run-{n}" for n in ids}
+
     async def test_the_finished_are_listed_by_when_they_ended(self, store: Any) -> None:
         for n, status in enumerate(("done", "error", "done")):
             await ended(store, RunId(f"run-{n}"), status)  # type: ignore[arg-type]
