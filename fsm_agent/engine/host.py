@@ -37,7 +37,9 @@ async def ask_host(
         if task is None or task.cancelling():
             raise  # ours: the process stops
         raise HostFailed(name, "was cancelled from within.") from None
-    except Exception as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise  # of the process
+    except BaseException as error:  # `sys.exit` in a hook ends the run, not the worker
         late = f"did not return within {timeout_s:g} s." if limit.expired() else ""
         raise HostFailed(name, late or f"failed: {error!r}.") from error
     if said is None:

@@ -26,7 +26,7 @@ def smaller(tool: Tool[..., Any], bound: Bound) -> Bound:
     try:
         less = halved(given) if tool.fallback == "halve" else tool.fallback(copy.deepcopy(given))
         again = tool.bind(canonical_json(dict(less)))
-    except Exception:  # the rule is the host's code; the call goes on without it
+    except (Exception, SystemExit):  # the rule is the host's code; the call goes on without it
         return bound
     return again if isinstance(again, Bound) else bound
 

@@ -211,13 +211,22 @@ def odd(*given: Any) -> Any:
     return 5
 
 
+def quits(*given: Any) -> Any:
+    raise SystemExit(7)
+
+
+async def quits_later(*given: Any) -> Any:
+    await asyncio.sleep(0)
+    raise SystemExit(7)
+
+
 NAMES = [
     "before_turn", "on_intermediate", "validate_terminal", "repair_message", "force_finalize",
     "after_tool",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hook", [boom, boom_later, odd])
+@pytest.mark.parametrize("hook", [boom, boom_later, odd, quits, quits_later])
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_hook_that_fails_ends_the_run_with_a_whole_history(
     bench: Bench, name: str, hook: Callable[..., Any]
@@ -262,7 +271,10 @@ async def test_a_hook_that_cancels_itself_is_a_failure_and_no_stop_of_the_worker
     assert (result.reason, "cancelled from within" in result.message) == ("host", True)
 
 
-async def test_a_tool_that_has_run_has_its_result_though_the_hook_failed(bench: Bench) -> None:
+@pytest.mark.parametrize("hook", [boom, quits, quits_later])
+async def test_a_tool_that_has_run_has_its_result_though_the_hook_failed(
+    bench: Bench, hook: Callable[..., Any]
+) -> None:
     ledger = Ledger()
 
     @tool
@@ -276,7 +288,7 @@ async def test_a_tool_that_has_run_has_its_result_though_the_hook_failed(bench: 
         return "waited"
 
     runtime = await bench.runtime(turns(ask(("pay", {}), ("wait", {}))))
-    agent = Agent("a", tools=[pay, wait], hooks=Hooks(after_tool=boom))
+    agent = Agent("a", tools=[pay, wait], hooks=Hooks(after_tool=hook))
 
     result = await runtime.run(agent, "Go.")
 
