@@ -18,7 +18,7 @@ from fsm_agent.run.step import call_digest
 from fsm_agent.run.tally import Numbers
 from fsm_agent.tools import dispatch, effects
 from fsm_agent.tools.arguments import Bound, Refused
-from fsm_agent.tools.ask_user import ASK_USER, is_question
+from fsm_agent.tools.ask_user import is_question
 from fsm_agent.tools.effects import arguments_digest, idempotency_key
 from fsm_agent.tools.registry import Tool
 
@@ -122,7 +122,7 @@ class Scene(msgspec.Struct, frozen=True):
         if call.phase == "started":
             return self._step_in_gap(call, tool, bound)
         if is_question(tool):
-            if earlier := self._earlier_question(call):
+            if earlier := self._earlier_question(call, tool):
                 text = f"Not asked: one question at a time. Call {earlier} asks the user already."
                 return Settled(call_id, "duplicate", text)
             return ask_question(self.run, call, tool, bound, now_ms=self.now_ms)
@@ -195,13 +195,21 @@ class Scene(msgspec.Struct, frozen=True):
             " resume --accept-changes, or cancel the run"
         )
 
-    def _earlier_question(self, call: OpenCall) -> str | None:
+    def _earlier_question(self, call: OpenCall, tool: Tool[..., Any]) -> str | None:
         for other in self.run.calls:
             if other is call:
                 return None
-            if other.call.name == ASK_USER.name and not other.call.problem:
+            if other.call.name == call.call.name and self._asks_user(other, tool):
                 return other.call.call_id
         return None
+
+    def _asks_user(self, call: OpenCall, tool: Tool[..., Any]) -> bool:
+        """Whether a call of `ask_user` has asked its question, or is about to."""
+        if call.asks or call.result:
+            return call.asks > 0
+        if call.call.problem or self._is_barred(call):
+            return False
+        return isinstance(tool.bind(call.arguments), Bound)
 
     def _twin_of(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> str | None:
         """An earlier call of the batch that does the same, where doing it once is enough."""

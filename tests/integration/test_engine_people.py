@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import count
 from typing import Any
 
@@ -568,6 +569,25 @@ async def test_a_second_question_of_a_batch_gets_a_stub_and_other_calls_run(benc
     assert [(name, status) for name, status, _ in told] == [
         ("ask_user", "success"), ("look", "success"), ("ask_user", "duplicate"),
     ]  # fmt: skip
+
+
+async def test_a_question_that_was_never_asked_keeps_no_other_from_being_asked(
+    bench: Bench,
+) -> None:
+    desk = Desk()
+    calls = [
+        ("ask_user", {}), ("ask_user", {"question": "Where?"}), ("ask_user", {"question": "When?"}),
+    ]  # fmt: skip
+    runtime = await bench.runtime(turns(ask(*calls), finish()))
+
+    result = await runtime.run(desk.agent, "Choose.")
+
+    (request,) = await runtime.requests(result.run_id)
+    first, asked, last = (await bench.run_of(result.run_id)).calls
+    assert json.loads(request.question.arguments)["question"] == "Where?"
+    assert (first.phase, asked.phase, last.phase) == ("settled", "waiting", "settled")
+    assert last.result
+    assert f"Call {asked.call.call_id} asks" in last.result.text
 
 
 async def test_a_question_may_be_declined(bench: Bench) -> None:
