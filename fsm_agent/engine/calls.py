@@ -126,8 +126,10 @@ class Scene(msgspec.Struct, frozen=True):
                 text = f"Not asked: one question at a time. Call {earlier} asks the user already."
                 return Settled(call_id, "duplicate", text)
             return ask_question(self.run, call, tool, bound, now_ms=self.now_ms)
-        if twin := self._twin_of(call, tool, bound):
-            text = f"Identical to call {twin}, which runs once. See its result."
+        if twin := self._twin_of(call, tool):
+            if twin.phase in ("open", "waiting"):
+                return None  # a person may give it other arguments: compare again once it is fixed
+            text = f"Identical to call {twin.call.call_id}, which runs once. See its result."
             return Settled(call_id, "duplicate", text)
         if call.is_approved and call.ruling:
             digest = arguments_digest(tool.name, tool.version, bound.arguments)
@@ -211,15 +213,20 @@ class Scene(msgspec.Struct, frozen=True):
             return False
         return isinstance(tool.bind(call.arguments), Bound)
 
-    def _twin_of(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> str | None:
-        """An earlier call of the batch that does the same, where doing it once is enough."""
+    def _twin_of(self, call: OpenCall, tool: Tool[..., Any]) -> OpenCall | None:
+        """An earlier call of the batch that does the same, where doing it once is enough.
+
+        Where a person has let this call run, one that ended without a start does not stand for it.
+        """
         if not isinstance(tool.effect, (effects.Read, effects.Idempotent)) or call.starts:
             return None
         for other in self.run.calls:
             if other is call:
                 return None
-            if other.call.name == call.call.name and other.arguments == call.arguments:
-                return other.call.call_id
+            if other.call.name != call.call.name or other.arguments != call.arguments:
+                continue
+            if not (other.result and not other.starts and call.is_approved):
+                return other
         return None
 
     def _start(self, call: OpenCall, tool: Tool[..., Any], bound: Bound) -> Start:

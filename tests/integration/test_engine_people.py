@@ -118,6 +118,78 @@ async def test_edited_arguments_are_what_runs_under_a_hash_and_key_of_their_own(
     assert ruled.digest == arguments_digest("send", "1", ruled.arguments) != request.digest
 
 
+class Shelf:
+    """An agent whose `put` needs a person and is harmless to repeat."""
+
+    def __init__(self) -> None:
+        self.puts: list[int] = []
+
+        @tool(effect="idempotent", approval="always")
+        async def put(x: int) -> str:
+            self.puts.append(x)
+            return f"put {x}"
+
+        self.agent = Agent("shelf", tools=[put])
+
+    async def open_asks(self, runtime: Runtime, run_id: str) -> list[str]:
+        return [request.ask_id for request in await runtime.requests(run_id)]
+
+
+def putting(*numbers: int) -> ScriptedModel:
+    return turns(ask(*(("put", {"x": x}) for x in numbers)), finish())
+
+
+async def test_a_call_whose_twin_was_edited_is_asked_about_and_runs(bench: Bench) -> None:
+    shelf = Shelf()
+    runtime = await bench.runtime(model := putting(1, 1, 1))
+    run_id = (await runtime.run(shelf.agent, "Put it.")).run_id
+    (first,) = await shelf.open_asks(runtime, run_id)
+
+    await runtime.decide(run_id, first, "edit", by="mia", arguments={"x": 2})
+    waiting = await runtime.work(run_id, shelf.agent)
+    (second,) = waiting.asks
+    await runtime.decide(run_id, second, "approve", by="mia")
+    await runtime.work(run_id, shelf.agent)
+
+    assert shelf.puts == [2, 1]
+    told = [status for _, status, _ in results(model.requests[-1])]
+    assert told == ["success", "success", "duplicate"]
+
+
+async def test_a_call_that_is_edited_to_what_has_run_runs_no_second_time(bench: Bench) -> None:
+    shelf = Shelf()
+    runtime = await bench.runtime(model := putting(1, 2))
+    run_id = (await runtime.run(shelf.agent, "Put it.")).run_id
+    first, second = await shelf.open_asks(runtime, run_id)
+
+    await runtime.decide(run_id, second, "edit", by="mia", arguments={"x": 1})
+    await runtime.work(run_id, shelf.agent)
+    assert shelf.puts == []  # the first may yet become another one
+    await runtime.decide(run_id, first, "approve", by="mia")
+    await runtime.work(run_id, shelf.agent)
+
+    assert shelf.puts == [1]
+    assert [status for _, status, _ in results(model.requests[-1])] == ["success", "duplicate"]
+
+
+async def test_a_refused_call_stands_for_its_twin_unless_a_person_let_that_one_run(
+    bench: Bench,
+) -> None:
+    for edit, puts, status in ((False, [], "duplicate"), (True, [1], "success")):
+        shelf = Shelf()
+        runtime = await bench.runtime(model := putting(1, 2 if edit else 1))
+        run_id = (await runtime.run(shelf.agent, "Put it.")).run_id
+        first, *more = await shelf.open_asks(runtime, run_id)
+
+        for second in more:
+            await runtime.decide(run_id, second, "edit", by="mia", arguments={"x": 1})
+        await runtime.decide(run_id, first, "reject", by="leo")
+        await runtime.work(run_id, shelf.agent)
+
+        assert shelf.puts == puts
+        assert [s for _, s, _ in results(model.requests[-1])] == ["denied", status]
+
+
 async def test_an_edit_that_does_not_fit_is_refused_where_the_agent_is_known_and_never_runs(
     bench: Bench,
 ) -> None:
