@@ -41,6 +41,7 @@ from fsm_agent.tools.dispatch import Result
 from fsm_agent.tools.results import show
 
 from .deps import Deps
+from .doubt import doubt_in
 from .outcome import Park
 from .session import Session, snapshot_of
 
@@ -107,7 +108,8 @@ async def work_on_child(
         return Stuck(error)
     if park:
         return Waits(park.status, park.wake_ms)
-    return _result(run, tool)
+    doubt = "" if run.answer else await doubt_in(child, deps)
+    return _result(run, tool, doubt)
 
 
 async def cancel_children(
@@ -236,14 +238,16 @@ async def _read(run_id: RunId, deps: Deps) -> Run:
     return replay(run_id, [codec.decode(entry.body) for entry in entries])
 
 
-def _result(run: Run, tool: AgentTool) -> Result:
+def _result(run: Run, tool: AgentTool, doubt: str) -> Result:
     took_ms = max(0, run.updated_ms - run.created_ms)
     if run.answer is None:
         why = f"{run.failure.reason}: {run.failure.message}" if run.failure else "no reason given"
         text = f"{tool.agent.name} (run {run.run_id}) did not finish. {why}"
+        text = f"{text} {doubt}" if doubt else text
         return Result(
-            status="error", text=text, took_ms=took_ms, spent_tokens=run.spent_tokens,
-            spent_micros=run.spent_micros, sources=run.sources, raised=run.raised,
+            status="in_doubt" if doubt else "error", text=text, took_ms=took_ms,
+            spent_tokens=run.spent_tokens, spent_micros=run.spent_micros,
+            sources=run.sources, raised=run.raised,
         )  # fmt: skip
     shown = show(run.answer.text, tool.max_output_chars)
     return Result(

@@ -10,6 +10,7 @@ from fsm_agent.run.state import Trigger
 
 from .children import cancel_children
 from .deps import Deps
+from .doubt import doubts_below, may_have_acted
 from .outcome import Move
 from .session import Session
 
@@ -32,8 +33,10 @@ async def ending(
     spent = await cancel_children(session, agent, cancel, deps)
     if spent:
         session.stage(Trigger.PROGRESSED, *spent)
+    # Whoever reads this run reads none of its children's: what is in doubt there is said here.
+    doubts = await doubts_below(session.run, deps)
     calls = [call for call in session.run.calls if call.phase != "settled"]
-    deltas: list[AnyDelta] = [_cut_off(call, how) for call in calls]
+    deltas: list[AnyDelta] = [_cut_off(c, how, doubts.get(c.call.call_id, "")) for c in calls]
     return Move(Trigger.CANCELLED, (*deltas, failed))
 
 
@@ -51,11 +54,14 @@ async def end_now(
     session.stage(move.trigger, *move.deltas)
 
 
-def _cut_off(call: OpenCall, how: str) -> Settled:
+def _cut_off(call: OpenCall, how: str, doubt: str) -> Settled:
     call_id = call.call.call_id
     if call.ask and call.ask.kind == "question":
         return Settled(call_id, "cancelled", f"The run {how} before the question was answered.")
-    if call.intent and call.intent.effect not in ("read", "idempotent"):
+    if doubt:
+        text = f"The run {how} while a child run worked on this call. {doubt}"
+        return Settled(call_id, "in_doubt", text)
+    if may_have_acted(call):
         text = f"The run {how} while this call was under way. It may have taken effect."
         return Settled(call_id, "in_doubt", text)
     return Settled(call_id, "cancelled", f"The run {how} before this call had a result.")

@@ -55,10 +55,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     `full` holds the bytes of the whole output where `text` was cut. `attempts` is 0 where the call
     did not even start, so it surely had no effect. `arguments` is canonical JSON where others than
-    those of the call ran. With a `question` there is no result yet: the user's answer is it.
+    those of the call ran. In doubt is what a child run did. With a `question` there is no result
+    yet: the user's answer is it.
     """
 
-    status: Literal["success", "partial", "error", "timeout"]
+    status: Literal["success", "partial", "error", "timeout", "in_doubt"]
     text: str
     took_ms: int
     full: bytes | None = None

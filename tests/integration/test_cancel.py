@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+from checkpoints.errors import RunBusy
 from checkpoints.model import RunId
 from fsm_agent import Agent, Runtime, tool
 from fsm_agent.llm.model import Reply, StepRequest
-from tests.conftest import Bench, Ledger, ScriptedModel, Watched, ask, finish, turns, until
+from fsm_agent.run.content import ToolMessage
+from tests.conftest import (
+    Bench,
+    Ledger,
+    ScriptedModel,
+    Watched,
+    ask,
+    die,
+    finish,
+    take_over,
+    turns,
+    until,
+)
 
 Gate = asyncio.Event
 
@@ -181,3 +195,117 @@ async def test_both_reach_a_child_run_and_its_tools(bench: Bench) -> None:
 
         assert (result.reason, of_child.reason) == ("cancelled", "cancelled")
         assert dict(ledger) == {"begun": 1, "done" if is_graceful else "cut off": 1}
+
+
+class Line:
+    """boss asks mid, mid asks actor, whose tool is unsafe."""
+
+    def __init__(self, ledger: Ledger, gate: Gate) -> None:
+        leaf = make_agent(ledger, gate)
+        self.mid = Agent("mid", "mid", tools=[leaf.as_tool()])
+        self.boss = Agent("boss", "boss", tools=[self.mid.as_tool()])
+        self.model = ScriptedModel(self._answer)
+
+    def _answer(self, request: StepRequest) -> Reply:
+        if any(isinstance(message, ToolMessage) for message in request.messages):
+            return finish()
+        below = {"boss": "mid", "mid": "actor"}.get(request.instructions)
+        return ask((below, {"task": "act"})) if below else ask(("act", {"n": 1}))
+
+
+async def results_of(bench: Bench, run_id: str) -> list[tuple[str, str]]:
+    run = await bench.run_of(run_id)
+    return [(m.status, m.text) for m in run.messages if isinstance(m, ToolMessage)]
+
+
+async def below(runtime: Runtime, run_id: str) -> list[str]:
+    """The runs that work for this one, each with the one below it."""
+    found = []
+    while children := (await runtime.result(run_id)).children:
+        (run_id,) = children
+        found.append(run_id)
+    return found
+
+
+async def is_taken(runtime: Runtime, run_id: str) -> bool:
+    """Whether somebody else has the run now, and goes on holding it."""
+    with suppress(RunBusy):
+        await runtime.store.claim(RunId(run_id), owner="x", nonce="n", term_ms=60_000)
+        return True
+    return False
+
+
+async def test_what_a_cancel_leaves_in_doubt_far_below_is_told_at_every_level(
+    bench: Bench, ledger: Ledger
+) -> None:
+    line = Line(ledger, Gate())
+    runtime = await bench.runtime(line.model)
+    run_id, working = await begun(runtime, line.boss, ledger)
+    mid, leaf = await below(runtime, run_id)
+
+    await runtime.cancel(run_id, by="mia")
+    await working
+
+    told = [await results_of(bench, each) for each in (run_id, mid, leaf)]
+    assert [status for ((status, _),) in told] == ["in_doubt"] * 3
+    assert f"of run {mid} is in doubt" in told[0][0][1]
+    assert f"of run {leaf} is in doubt" in told[1][0][1]
+
+
+async def test_a_cancel_before_anything_began_below_leaves_nothing_in_doubt(
+    bench: Bench, ledger: Ledger
+) -> None:
+    @tool(approval="always")
+    def act(n: int) -> str:
+        """Do it."""
+        return str(ledger.record("done"))
+
+    line = Line(ledger, Gate())
+    leaf = Agent("actor", tools=[act])
+    line.mid = Agent("mid", "mid", tools=[leaf.as_tool()])
+    boss = Agent("boss", "boss", tools=[line.mid.as_tool()])
+    runtime = await bench.runtime(line.model)
+    run_id = (await runtime.run(boss, "task")).run_id
+
+    await runtime.cancel(run_id, by="mia")
+    await runtime.work(run_id, boss)
+
+    assert [status for status, _ in await results_of(bench, run_id)] == ["cancelled"]
+    assert dict(ledger) == {}
+
+
+async def test_a_child_that_was_cancelled_itself_leaves_its_doubt_to_its_parent(
+    bench: Bench, ledger: Ledger
+) -> None:
+    line = Line(ledger, Gate())
+    runtime = await bench.runtime(line.model)
+    run_id, working = await begun(runtime, line.boss, ledger)
+    mid, leaf = await below(runtime, run_id)
+
+    await runtime.cancel(leaf, by="mia")
+    result = await working
+
+    assert result.status == "done"
+    ((status, text),) = await results_of(bench, mid)
+    assert status == "in_doubt"
+    assert f"of run {leaf} is in doubt: it may have taken effect" in text
+
+
+async def test_a_child_that_another_worker_holds_is_in_doubt_while_its_tool_runs(
+    bench: Bench, ledger: Ledger
+) -> None:
+    line = Line(ledger, Gate())
+    store = await bench.store()
+    first = await bench.runtime(line.model, store=store, lease_s=0.3)
+    run_id, working = await begun(first, line.boss, ledger)
+    mid, leaf = await below(first, run_id)
+    await die(store, working)
+    second = await bench.runtime(line.model, lease_s=0.3)
+    await until(lambda: is_taken(second, mid))
+
+    await second.cancel(run_id, by="mia")
+    await take_over(second, run_id, line.boss)
+
+    ((status, text),) = await results_of(bench, run_id)
+    assert status == "in_doubt"
+    assert f"of run {leaf} is in doubt" in text
