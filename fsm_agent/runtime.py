@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from msgspec.structs import replace as replace_fields
 from checkpoints.leases import Heartbeat
 from checkpoints.model import RunId
 from checkpoints.store import Store
+from fsm_agent.blocking import run_to_end
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.capabilities.thread import carried
 from fsm_agent.clock import Clock, SystemClock
@@ -31,7 +32,7 @@ from fsm_agent.engine.deps import Deps, EngineSettings
 from fsm_agent.engine.live import LivePublisher
 from fsm_agent.engine.resume import load, work_on
 from fsm_agent.engine.session import snapshot_of
-from fsm_agent.errors import UsageError
+from fsm_agent.errors import UsageError, did_you_mean
 from fsm_agent.llm.model import Model
 from fsm_agent.notify.relay import Relay
 from fsm_agent.notify.webhook import INBOX, Webhook, webhooks_of
@@ -275,6 +276,7 @@ class Runtime(People, Versions, Watching):
 
     async def run(self, agent: Agent, task: str, **options: Any) -> Result:
         """Start a run and work on it: `start` and `work` in one."""
+        _check_options("run", options, _START_OPTIONS)
         return await self.work(await self.start(agent, task, **options), agent)
 
     async def result(self, run_id: str, agent: Agent | None = None) -> Result:
@@ -353,18 +355,31 @@ class Runtime(People, Versions, Watching):
 
 
 _START_OPTIONS = frozenset(inspect.signature(Runtime.start).parameters) - {"self", "agent", "task"}
+_OPEN_OPTIONS = frozenset(inspect.signature(Runtime.open).parameters) - {"store"}
 
 
 def run_sync(agent: Agent, task: str, *, store: str | None = None, **options: Any) -> Result:
-    """`Runtime.run` for code without an event loop: `options` are those of `start` and
-    `open`."""
+    """`Runtime.run` for code that cannot await: `options` are those of `start` and `open`.
+
+    Where an event loop runs already, as in a notebook, the run is worked on in a thread of its
+    own, and so are the agent's tools and hooks. An interrupt meanwhile gives it back.
+    """
+    _check_options("run_sync", options, _START_OPTIONS | _OPEN_OPTIONS | {"store"})
     of_start = {name: options.pop(name) for name in _START_OPTIONS & options.keys()}
 
     async def main() -> Result:
         async with Runtime.open(store, **options) as runtime:
             return await runtime.run(agent, task, **of_start)
 
-    return asyncio.run(main())
+    return run_to_end(main)
+
+
+def _check_options(function: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError, as Python does for a function of its own, with the nearest name."""
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}.{hint}")
 
 
 def new_run_id() -> str:

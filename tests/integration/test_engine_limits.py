@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkpoints.model import RunId
-from fsm_agent import Agent, Limits, run_sync, tool
+from fsm_agent import Agent, Limits, tool
 from fsm_agent.errors import MissingSetting, ProviderError
 from fsm_agent.llm.model import Reply, RequestedCall, StepRequest
 from fsm_agent.run.content import AssistantMessage, NoteMessage, Usage
@@ -170,17 +169,6 @@ async def test_the_token_budget_stops_before_the_next_paid_call(bench: Bench) ->
     ]
     assert len(begun) == 3
     assert all(delta.reserve_tokens > 100 for delta in begun)
-
-
-def test_a_run_without_an_event_loop_takes_the_options_of_its_start(tmp_path: Path) -> None:
-    limits, store = Limits(turns=3), f"embedded:{tmp_path}"
-
-    result = run_sync(Agent("desk"), "Go.", store=store, model=turns(finish("Gone.")),
-                      limits=limits, requester="kim", run_id="sync-1")  # fmt: skip
-
-    assert (result.run_id, result.answer) == ("sync-1", "Gone.")
-    with pytest.raises(TypeError, match="limts"):
-        run_sync(Agent("desk"), "Go.", store=store, limts=limits)
 
 
 async def test_a_limit_below_one_call_asks_no_model(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = (
-    ("errors", "clock", "settings"),
+    ("errors", "clock", "settings", "blocking"),
     ("run",),
     ("labels",),
     ("context", "reflection", "observations", "tools"),
