@@ -12,6 +12,7 @@ import msgspec
 RunId = NewType("RunId", str)  # [A-Za-z0-9_-]{1,64}
 Status = Literal["ready", "running", "waiting", "sleeping", "done", "error"]
 CLOSED: tuple[Status, ...] = ("done", "error")
+ParkedStatus = Literal["waiting", "sleeping"]  # of a run that was given back on purpose
 
 
 class Entry(msgspec.Struct, frozen=True):

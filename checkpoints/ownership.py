@@ -18,6 +18,7 @@ from .errors import (
 from .model import (
     Claim,
     Lease,
+    ParkedStatus,
     Renewal,
     RunId,
 )
@@ -111,7 +112,9 @@ class Ownership(Calls):
                 self._confirm(lease.nonce, sent)
         return fates
 
-    async def release(self, lease: Lease, *, due_ms: int | None) -> None:
+    async def release(
+        self, lease: Lease, *, due_ms: int | None, status: ParkedStatus | None = None
+    ) -> None:
         """See Store."""
         keys = self._of(lease.run_id)
         await self._script(
@@ -121,6 +124,7 @@ class Ownership(Calls):
             lease.token,
             lease.nonce,
             "" if due_ms is None else due_ms,
+            status or "",
         )
         self._confirmed.pop(lease.nonce, None)
 

@@ -15,6 +15,7 @@ from .model import (
     Head,
     Lease,
     Notice,
+    ParkedStatus,
     Renewal,
     Ruling,
     RunId,
@@ -91,8 +92,13 @@ class Store(Schedule, Protocol):
         """The leases in groups that fail apart: one whose part of the store does not answer keeps
         no other group from its renewal."""
 
-    async def release(self, lease: Lease, *, due_ms: int | None) -> None:
-        """Give the lease back without a commit. A lease that is no longer held is left alone."""
+    async def release(
+        self, lease: Lease, *, due_ms: int | None, status: ParkedStatus | None = None
+    ) -> None:
+        """Give the lease back without a commit. A lease that is no longer held is left alone.
+
+        The run then has this `status`, or the one from before it was claimed.
+        """
 
     async def commit(self, lease: Lease, commit: Commit) -> Committed:
         """Append entries and apply the rest of the commit, if the lease is the newest.

@@ -22,7 +22,7 @@ import structlog
 from checkpoints import open_store
 from checkpoints.embedded import EmbeddedServer
 from checkpoints.errors import RunBusy, StoreUnavailable
-from checkpoints.model import Commit, Committed, Lease, RunId
+from checkpoints.model import Commit, Committed, Lease, ParkedStatus, RunId
 from checkpoints.redis_store import RedisStore
 from fsm_agent import Agent, Result, Runtime
 from fsm_agent.engine.deps import EngineSettings
@@ -146,9 +146,11 @@ class Watched:
             await self.after_commit(commit)
         return committed
 
-    async def release(self, lease: Lease, *, due_ms: int | None) -> None:
+    async def release(
+        self, lease: Lease, *, due_ms: int | None, status: ParkedStatus | None = None
+    ) -> None:
         self._check()
-        await self._store.release(lease, due_ms=due_ms)
+        await self._store.release(lease, due_ms=due_ms, status=status)
 
     async def renew(self, leases: Any) -> Any:
         self._check()

@@ -436,6 +436,20 @@ class StoreContract:
         assert not second.is_takeover
         assert second.lease.token == 2
 
+    async def test_a_run_is_released_as_waiting_or_as_it_was(self, store: Store) -> None:
+        first = await started(store)
+        await store.release(first.lease, due_ms=None, status="waiting")
+        await store.release(first.lease, due_ms=5, status="sleeping")  # not held: changes nothing
+        assert (await store.head(R)).status == "waiting"
+        assert [h.run_id for h in await store.runs(status="waiting")] == [R]
+        assert await store.runs(status="ready") == []
+
+        again = await store.claim(R, owner="w2", nonce="n2", term_ms=TERM_MS)
+        await store.release(again.lease, due_ms=5)
+
+        head = await store.head(R)
+        assert (head.status, head.due_ms) == ("waiting", 5)
+
     async def test_a_released_lease_writes_nothing_more(self, store: Store) -> None:
         claim = await started(store)
         await store.release(claim.lease, due_ms=None)

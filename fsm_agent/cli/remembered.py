@@ -55,14 +55,17 @@ def remember(store: str, agent: Agent, path: str, run_id: str | None = None) -> 
         say(f"note: {file} cannot be written ({error.strerror}): resume will need --agent.")
 
 
-def recall(store: str, run_id: str, name: str) -> Agent:
-    """The agent of a run, from the path that this machine remembers. Raises CliError."""
+def recall(store: str, run_id: str, name: str, *, way_on: str = "") -> Agent:
+    """The agent of a run, from the path that this machine remembers.
+
+    Raises CliError; `way_on` is what to do where it is not remembered.
+    """
     kept = _read(_file(store))
     place = kept["runs"].get(run_id) or kept["agents"].get(name)
     if not isinstance(place, dict) or not isinstance(place.get("path"), str):
         raise CliError(
             f"this machine does not know where the agent {name!r} of run {run_id} comes from."
-            " Say so: --agent FILE.py:NAME.",
+            f" {way_on or 'Say so: --agent FILE.py:NAME.'}",
             USAGE,
         )
     return load(place["path"], place.get("folder"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
+from checkpoints.model import ParkedStatus
 from fsm_agent.run.delta import AnyDelta
 from fsm_agent.run.state import Trigger
 
@@ -20,7 +19,7 @@ class Move(msgspec.Struct, frozen=True):
 class Park(msgspec.Struct, frozen=True):
     """Give the run back; a worker looks at it again at `wake_ms`, or when something comes."""
 
-    status: Literal["waiting", "sleeping"]
+    status: ParkedStatus
     wake_ms: int | None = None
 
 

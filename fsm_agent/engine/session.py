@@ -162,7 +162,10 @@ class Session:
         if self._staged:
             await self._commit(park, is_critical)
         elif park:
-            await self._deps.store.release(self.lease, due_ms=park.wake_ms)
+            # Nothing new to say, such as that a child run waits. A run that nobody has begun yet,
+            # in the line of its thread, is as ready as before.
+            status = park.status if self.run.begun_ms else None
+            await self._deps.store.release(self.lease, due_ms=park.wake_ms, status=status)
         if park:
             asks = tuple(ask.ask_id for ask in self.run.open_asks)
             self._deps.emit(ParkedEvent(self.run.run_id, park.status, asks, park.wake_ms))

@@ -32,7 +32,7 @@ from checkpoints.errors import (
     RunBusy,
     RunClosed,
 )
-from checkpoints.model import Ask, Commit, Decision, Lease, RunId
+from checkpoints.model import Ask, Commit, Decision, Lease, ParkedStatus, RunId
 from checkpoints.redis_store import RedisStore
 
 T = TypeVar("T")
@@ -248,19 +248,19 @@ class TwoClients(RuleBasedStateMachine):
         if is_held:
             self.is_expired = self.is_due = False
 
-    @rule(client=clients)
-    def release(self, client: int) -> None:
+    @rule(client=clients, status=st.sampled_from([None, "waiting", "sleeping"]))
+    def release(self, client: int, status: ParkedStatus | None) -> None:
         lease = self.leases[client]
         if lease is None:
             return
         mail_at_claim = self.do(
             self.stores[client]._line.call("HGET", self.stores[0]._of(R).head, "v")
         )
-        self.do(self.stores[client].release(lease, due_ms=None))
+        self.do(self.stores[client].release(lease, due_ms=None, status=status))
         if self.may_write(client) and self.is_held:
             self.is_held = self.is_expired = False
             self.status = self.do(self.stores[0].head(R)).status
-            assert self.status != "running"
+            assert self.status == status or (status is None and self.status != "running")
             self.is_due = self.mail > int(mail_at_claim)
 
     def wake(self) -> None:

@@ -87,7 +87,7 @@ class Both:
         self.stored, word = scripts.release(self.stored, nonce, token)
         part = self.keys.partition
         keys = (self.keys.head, part.due, part.statuses)
-        reply = await self.script("release", keys, R, token, str(nonce), "")
+        reply = await self.script("release", keys, R, token, str(nonce), "", "")
         assert reply[0].decode() == word
 
     async def expire(self) -> None:

@@ -252,10 +252,21 @@ def test_what_a_child_run_asks_is_shown_and_decided_with_its_parent(
             return await runtime.work(run_id, parent)
 
     waits = asyncio.run(go(None))
+    listed = {row["run_id"]: row for row in cli("list", "--json").objects}
     refused = cli("approve", waits.run_id, "a9-9")
     done = cli("approve", waits.run_id, "--json")
+    (child,) = waits.children
+    (row,) = [line for line in cli("list").out.splitlines() if line.startswith(child)]
+    resumed = cli("resume", child)
 
     assert (waits.status, len(waits.children)) == ("waiting", 1)
+    for run_id in (waits.run_id, child):
+        assert (listed[run_id]["status"], listed[run_id]["needs"]) == ("waiting", "person")
+        assert listed[run_id]["asks"] == list(waits.asks)
+    way_on = f"fsm-agent resume {waits.run_id}"
+    assert way_on in row
+    assert f"the worker of run {waits.run_id} drives it" in row
+    assert (resumed.code, way_on in resumed.err) == (2, True)
     assert waits.asks[0] in refused.err
     assert (done.code, done.objects[0]["ask_id"]) == (0, waits.asks[0]), done
     assert asyncio.run(go(waits.run_id)).status == "done"

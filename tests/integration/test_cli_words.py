@@ -33,7 +33,7 @@ from fsm_agent.run.signal import Decided
 from fsm_agent.run.state import State, Trigger
 from fsm_agent.telling import checks
 from fsm_agent.telling.early import early, turns
-from fsm_agent.telling.stands import stand
+from fsm_agent.telling.stands import Stand, led, stand
 from fsm_agent.telling.words import Story
 
 NOW_MS = 1_000_000
@@ -66,6 +66,7 @@ def test_a_hint_that_fits_is_one_line_with_its_words_in_a_comment() -> None:
     [
         ("ready", 1, 0, (), False, "needs a worker", "worker"),
         ("ready", NOW_MS + 1, 0, (), False, "queued", ""),
+        ("ready", None, 0, (), True, "needs a person", "person"),
         ("running", None, NOW_MS + 1, (), False, "running", ""),
         ("running", None, NOW_MS - 1, (), False, "worker died", "worker"),
         ("waiting", None, 0, (), True, "needs a person", "person"),
@@ -97,6 +98,32 @@ def test_a_list_says_whose_turn_it_is(
     assert (found.words, found.needs) == (words, needs)
 
 
+def test_a_child_is_pointed_to_the_run_whose_worker_drives_it() -> None:
+    parent, top = _head("waiting", None, 0), _head("waiting", None, 0, "r-top")
+    at_work, over = _head("running", None, NOW_MS + 1), _head("error", None, 0)
+    for needs, resume, more in [
+        ("worker", "r-top", "of its own; the worker of run r-1 drives it"),
+        (
+            "operator",
+            "r-top",
+            "of its own; the worker of run r-1 drives it: fsm-agent resume r-top",
+        ),
+        ("person", "", "of its own"),
+        ("", "", "of its own"),
+    ]:
+        alone = Stand("stands so", "of its own", needs)
+
+        assert led(alone, (), now_ms=NOW_MS) == alone
+        found = led(alone, (parent, top), now_ms=NOW_MS)
+        assert (found.words, found.needs, found.resume, found.more) == (
+            "stands so", needs, resume, more,
+        )  # fmt: skip
+
+    due = Stand("needs a worker", needs="worker")
+    assert led(due, (at_work, top), now_ms=NOW_MS).needs == ""
+    assert led(due, (over, top), now_ms=NOW_MS).words == "left behind"
+
+
 def test_a_run_that_sleeps_says_until_when_and_why() -> None:
     failed = ModelFailed("rate_limited", "slow down", is_billed=False)
 
@@ -106,9 +133,9 @@ def test_a_run_that_sleeps_says_until_when_and_why() -> None:
     assert found.more.endswith("rate limited: slow down")
 
 
-def _head(status: Status, due_ms: int | None, lease_ms: int) -> Head:
+def _head(status: Status, due_ms: int | None, lease_ms: int, run_id: str = "r-1") -> Head:
     return Head(
-        run_id=RunId("r-1"), seq=3, chain=b"", status=status, snapshot=b"", due_ms=due_ms,
+        run_id=RunId(run_id), seq=3, chain=b"", status=status, snapshot=b"", due_ms=due_ms,
         token=1, owner="w", lease_until_ms=lease_ms, recoveries=0, mail=0, created_ms=1,
         updated_ms=1,
     )  # fmt: skip

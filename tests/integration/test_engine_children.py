@@ -16,6 +16,7 @@ from fsm_agent.errors import BadAgent, UsageError
 from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.run.content import AssistantMessage
 from fsm_agent.run.delta import Delegated
+from fsm_agent.telling.stands import Stand, stands
 from fsm_agent.worker.local import work_due_once
 from tests.conftest import (
     Bench,
@@ -172,6 +173,58 @@ async def test_a_decision_makes_the_parent_due_and_a_worker_goes_on(bench: Bench
     await work_due_once(runtime, {"boss": team.boss})
 
     assert (await runtime.result(result.run_id)).answer == "all done"
+
+
+async def test_a_parent_whose_child_waits_is_on_record_as_waiting(bench: Bench) -> None:
+    team = Team(approval="always")
+    runtime, result, request = await waiting(bench, team, dialogue(*PAYS))
+
+    for _ in range(2):
+        assert (await runtime.result(result.run_id)).status == "waiting"
+        listed = [head.run_id for head in await runtime.runs(status="waiting")]
+        assert {result.run_id, request.run_id} <= set(listed)
+        again = await runtime.work(result.run_id, team.boss)
+        assert again.status == "waiting"
+
+    await runtime.decide(result.run_id, request.ask_id, "approve", by="mia")
+    await work_due_once(runtime, {"boss": team.boss})
+    assert (await runtime.result(result.run_id)).status == "done"
+    assert team.ledger["pay"] == 1
+
+
+async def test_a_parent_that_waits_needs_whom_its_child_needs(bench: Bench) -> None:
+    team = Team(approval="always")
+    top = Agent("top", "top", tools=[team.boss.as_tool()])
+    model = by_agent(
+        top=[ask(("boss", {"task": "Pay."})), finish("top done")],
+        boss=[ask(("helper", {"task": "Pay 5."})), finish("boss done")],
+        helper=list(PAYS),
+    )
+    runtime = await bench.runtime(model)
+    run_id = (await runtime.run(top, "Pay.")).run_id
+    (request,) = await runtime.requests(run_id)
+    (boss,) = (await runtime.result(run_id)).children
+    family = (run_id, boss, request.run_id)
+
+    before = await stands_of(runtime, *family)
+    assert [stand.words for stand in before] == ["needs a person"] * 3
+    assert [stand.asks for stand in before] == [(request.ask_id,)] * 3
+
+    await runtime.decide(run_id, request.ask_id, "approve", by="mia")
+    helper, middle, above = reversed(await stands_of(runtime, *family))
+    assert (helper.needs, helper.resume) == ("worker", run_id)
+    assert helper.more == f"the worker of run {boss} drives it"
+    assert (middle.needs, middle.resume) == ("worker", run_id)
+    assert (above.needs, above.resume, above.asks) == ("worker", "", ())
+
+    await work_due_once(runtime, {"top": top})
+    assert [stand.words for stand in await stands_of(runtime, *family)] == ["done"] * 3
+
+
+async def stands_of(runtime: Any, *run_ids: str) -> list[Stand]:
+    heads = [await runtime.store.head(RunId(run_id)) for run_id in run_ids]
+    found = await stands(runtime, heads)
+    return [found[run_id] for run_id in run_ids]
 
 
 async def test_a_wake_up_that_was_lost_is_made_up_for_by_a_worker(

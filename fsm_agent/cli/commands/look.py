@@ -49,15 +49,23 @@ def list_command(status: Status | None, limit: int) -> int:
     found, known = process.run(heads)
     if current().is_json:
         for head in found:
-            told = known[head.run_id]
-            put(asjson.line(asjson.head(head) | {
-                "stands": told.words, "stands_more": told.more, "needs": told.needs or None,
-            }))  # fmt: skip
+            put(asjson.line(asjson.head(head) | _stand_json(known[head.run_id])))
     elif not found:
         say('no runs here. Start one: fsm-agent run --agent FILE.py:NAME "TASK"')
     else:
         _print_list(found, known)
     return failures.DONE
+
+
+def _stand_json(stand: Stand) -> asjson.JsonObject:
+    shown: asjson.JsonObject = {
+        "stands": stand.words, "stands_more": stand.more, "needs": stand.needs or None,
+    }  # fmt: skip
+    if stand.asks:
+        shown["asks"] = list(stand.asks)
+    if stand.resume:
+        shown["resume"] = stand.resume
+    return shown
 
 
 def _print_list(heads: Sequence[Head], known: Mapping[str, Stand]) -> None:
@@ -83,9 +91,9 @@ def _list_row(head: Head, stand: Stand) -> tuple[str, str, str, str, str]:
     if filed != Filed():
         title += f"  [{filed_words(filed)}]"
     if stand.needs == "person":
-        title += f"  ⟵ {', '.join(snapshot.asks)}"
+        title += f"  ⟵ {', '.join(stand.asks)}"
     elif stand.needs == "worker":
-        title += f"  ⟵ fsm-agent resume {head.run_id}{current().store_option}"
+        title += f"  ⟵ fsm-agent resume {stand.resume or head.run_id}{current().store_option}"
     if stand.more:
         title += f"  ({stand.more})"
     return head.run_id, stand.words, at, one_line(snapshot.agent, 24), title

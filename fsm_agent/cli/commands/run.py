@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack
 import click
 import msgspec
 
-from checkpoints.model import RunId
+from checkpoints.model import Head, RunId
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.cli import asjson, failures, process, remembered
 from fsm_agent.cli.ending import end
@@ -22,6 +22,7 @@ from fsm_agent.cli.shift import Shift
 from fsm_agent.run import codec
 from fsm_agent.run.limits import Limits
 from fsm_agent.runtime import Result, Runtime
+from fsm_agent.telling.kin import Kin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -209,10 +210,17 @@ async def _find(run_id: str, path: str | None) -> tuple[Result, Agent | None]:
             return result, None
         head = await runtime.store.head(RunId(run_id))
         name = codec.decode_snapshot(head.snapshot).agent
+        above = await Kin(runtime.store).above(head)
     if path is None:
-        return result, remembered.recall(current().store, run_id, name)
+        way_on = _way_on_of_child(above[0], above[-1]) if above else ""
+        return result, remembered.recall(current().store, run_id, name, way_on=way_on)
     agent = remembered.load(path)
     if agent.name != name:
         words = f"run {run_id!r} belongs to the agent {name!r}, not to {agent.name!r}."
         raise failures.CliError(f"{words} Name the right one with --agent.", failures.USAGE)
     return result, agent
+
+
+def _way_on_of_child(parent: Head, top: Head) -> str:
+    resume = f"fsm-agent resume {top.run_id}{current().store_option}"
+    return f"The worker of run {parent.run_id}, for which it works, drives it: {resume}."
