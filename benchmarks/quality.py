@@ -138,7 +138,13 @@ async def to_the_end(runtime: Runtime, agent: Agent, task: str) -> Result:
     while result.status == "waiting":
         for request in await runtime.requests(result.run_id):
             verb = "approve" if request.question.tool == "plan" else "reject"
-            await runtime.decide(request.run_id, request.ask_id, verb, by="mia")  # type: ignore[arg-type]
+            await runtime.decide(
+                request.run_id,
+                request.ask_id,
+                verb,  # type: ignore[arg-type]
+                by="mia",
+                digest=request.digest,
+            )
         result = await runtime.work(result.run_id, agent)
     return result
 

@@ -102,7 +102,8 @@ class People:
         self, run_id: str | None = None, *, is_open: bool = True
     ) -> Sequence[Request]:
         """What waits for a person, oldest first: of one run and the runs that work for it, or of
-        all. Decide each under its own `run_id`, or that of a run above it."""
+        all. Decide each under its own `run_id` and `digest`: runs that work for each other may
+        use the same ask ids."""
         asked = RunId(run_id) if run_id is not None else None
         records = [*await self._deps.store.asks(asked, is_open=is_open)]
         if asked is not None:
@@ -155,19 +156,20 @@ class People:
     ) -> Ruling:
         """Record a person's decision; the first one counts. Any worker takes it up.
 
-        `digest` is that of what the person was shown (default: of what is asked now). `arguments`
-        is the JSON of `edit`, or what it says, checked against the tool where `agent` is given;
-        `answer` is the text of `answer` and `happened`. A repeat with the same `decision_id` is
-        the same decision.
+        `run_id` is that of the request, or of a run above it. `digest` is that of what the person
+        was shown (default: of what is asked now), and tells apart the requests of several runs
+        under one id: without it they are refused. `arguments` is the JSON of `edit`, or what it
+        says, checked against the tool where `agent` is given; `answer` is the text of `answer` and
+        `happened`. A repeat with the same `decision_id` is the same decision.
         Where several people must agree, the ruling says how many are `missing`. `is_standing` with
         'approve' is also a consent to later calls that the same rule asks about. `channel` and
         `auth` go on record: where it was decided, and how it is known that `by` is who they say.
 
         Raises DecisionRefused (already decided, stale, expired, locked, unknown request),
         NotAllowed for a person who may not decide this, RunNotFound, RunClosed, or UsageError for
-        a verb that does not fit the request.
+        a verb that does not fit the request, and for an id that does not say which is meant.
         """
-        request = await self.request(run_id, ask_id)
+        request = await self._meant(run_id, ask_id, digest, may_repeat=decision_id is not None)
         _check_verb(request, verb, is_standing=is_standing)
         if isinstance(arguments, Mapping):
             arguments = canonical_json(dict(arguments))
@@ -206,36 +208,41 @@ class People:
             await rouse(self._deps.store, request.question.parent, request.run_id, occasion)
         return ruling
 
-    async def comment(self, run_id: str, ask_id: str, text: str, *, by: str) -> None:
+    async def comment(
+        self, run_id: str, ask_id: str, text: str, *, by: str, digest: str | None = None
+    ) -> None:
         """Say something about an open request, such as a question back. It decides nothing.
 
-        Raises DecisionRefused, RunNotFound, RunClosed, or UsageError for an empty text.
+        `digest` tells requests apart, as for `decide`. Raises DecisionRefused, RunNotFound,
+        RunClosed, or UsageError for an empty text.
         """
         if not (text := self._deps.clean_words(clean_text(text))).strip():
             raise UsageError("the comment is empty. Say something.")
         check_length(MAX_COMMENT_BYTES, comment=text, name=by)
-        asking = await self._asking(run_id, ask_id)
+        asking = await self._asking(run_id, ask_id, digest)
         await self._deps.store.comment(asking, ask_id, by=clean_text(by), text=text)
 
-    async def claim(self, run_id: str, ask_id: str, *, by: str) -> None:
+    async def claim(self, run_id: str, ask_id: str, *, by: str, digest: str | None = None) -> None:
         """Say that you look at a request: shown to others, who may still decide it.
 
         Raises AskClaimed where somebody else did, and what `comment` raises.
         """
         by = clean_text(by)
         check_length(MAX_COMMENT_BYTES, name=by)
-        asking = await self._asking(run_id, ask_id)
+        asking = await self._asking(run_id, ask_id, digest)
         await self._deps.store.claim_ask(asking, ask_id, by=by, voter=identity(by))
 
-    async def release(self, run_id: str, ask_id: str, *, by: str) -> None:
+    async def release(
+        self, run_id: str, ask_id: str, *, by: str, digest: str | None = None
+    ) -> None:
         """Take your claim back. Raises what `claim` raises."""
         by = clean_text(by)
-        asking = await self._asking(run_id, ask_id)
+        asking = await self._asking(run_id, ask_id, digest)
         await self._deps.store.release_ask(asking, ask_id, by=by, voter=identity(by))
 
-    async def _asking(self, run_id: str, ask_id: str) -> RunId:
+    async def _asking(self, run_id: str, ask_id: str, digest: str | None) -> RunId:
         """The run that asks: this one, or one that works for it."""
-        return RunId((await self.request(run_id, ask_id)).run_id)
+        return RunId((await self.request(run_id, ask_id, digest=digest)).run_id)
 
     # -- standing consents --------------------------------------------------------------------
 
@@ -329,17 +336,25 @@ class People:
                 )
         return rows
 
-    async def request(self, run_id: str, ask_id: str) -> Request:
+    async def request(self, run_id: str, ask_id: str, *, digest: str | None = None) -> Request:
         """One request of a run, or of a run that works for it, open or decided.
 
-        Raises AskNotFound, RunClosed or RunNotFound; UsageError where several have this id.
+        `digest`, or how it begins, tells apart the requests of several runs under one id. Raises
+        AskNotFound, RunClosed or RunNotFound; UsageError where it is not clear which is meant.
         """
+        return await self._meant(run_id, ask_id, digest, may_repeat=False)
+
+    async def _meant(
+        self, run_id: str, ask_id: str, digest: str | None, *, may_repeat: bool
+    ) -> Request:
         everything = await self.requests(run_id, is_open=False)
-        found = [request for request in everything if request.ask_id == ask_id]
-        found = [r for r in found if r.run_id == run_id] or found
+        named = [request for request in everything if request.ask_id == ask_id]
+        found = meant(named, run_id, digest or "", may_repeat=may_repeat)
         if len(found) > 1:
-            runs = ", ".join(request.run_id for request in found)
-            raise UsageError(f"several runs below {run_id} ask {ask_id!r}. Name one: {runs}.")
+            raise UsageError(
+                f"several runs ask {ask_id!r}. Name one, with its digest where it is above"
+                f" another: {', '.join(map(_told_apart, found))}."
+            )
         if found:
             return found[0]
         head = await self._deps.store.head(RunId(run_id))  # an unknown run is the better answer
@@ -347,6 +362,30 @@ class People:
             raise RunClosed(run_id, head.status)
         still_open = [r.ask_id for r in everything if r.ruling is None]
         raise AskNotFound(run_id, ask_id, still_open)
+
+
+def meant(
+    named: Sequence[Request], run_id: str, digest: str, *, may_repeat: bool = False
+) -> Sequence[Request]:
+    """Of requests under one id, those that may be meant by a run, and by how a digest begins.
+
+    An id is a place in a journal, so a run and those that work for it may ask under the same one
+    at a time. A word without a digest must not fall on what its speaker never saw, so the run
+    alone is enough only while no other one waits. One that `may_repeat` may have been recorded
+    with what is decided: the store knows.
+    """
+    own = [r for r in named if r.run_id == run_id]
+    if digest:
+        fitting = [r for r in named if r.digest.startswith(digest)] or own
+        still_open = [r for r in fitting if r.ruling is None]
+        return [r for r in fitting if r in own] or still_open or fitting or named
+    if own and may_repeat and own[0].ruling:
+        return own
+    return named if any(r.ruling is None for r in named if r not in own) else own or named
+
+
+def _told_apart(request: Request) -> str:
+    return f"{request.run_id} ({request.question.tool[:64]}, {request.digest[:8]})"
 
 
 def _standing(consented: Consented) -> Standing:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fsm_agent.cli.clean import one_line
@@ -182,18 +183,27 @@ def completed(choice: Choice, request: Request) -> Choice:
     return whole
 
 
-def commands_for(requests: Iterable[Request]) -> list[Hint]:
+def named(request: Request, *, within: str) -> str:
+    """How a request is called beside those of a run: by its id, and by its run if it is another."""
+    return request.ask_id if request.run_id == within else f"{request.run_id} {request.ask_id}"
+
+
+def commands_for(requests: Sequence[Request]) -> list[Hint]:
     """The exact commands that decide each request, to be pasted.
 
     None has a placeholder: a shell would take it for what the person wants to say. What a command
     leaves out is asked for.
     """
     hints = []
+    uses = Counter(request.ask_id for request in requests)
     for request in requests:
-        where = f"{request.run_id} {request.ask_id}{current().store_option}"
+        place = f"{request.run_id} {request.ask_id}{current().store_option}"
+        shown = f"{place} --hash {request.digest[:8]}"
+        # A run below may ask under the same id: then the run's own id is not enough.
+        where = shown if uses[request.ask_id] > 1 else place
         match request.question.kind:
             case "approval":
-                approve = f"fsm-agent approve {where} --hash {request.digest[:8]}"
+                approve = f"fsm-agent approve {shown}"
                 hints.append(Hint(approve, "run it with exactly these arguments"))
                 if "edit" in verbs_of(request):
                     hints.append(Hint(f"fsm-agent edit {where}", "run it with others: asks which"))

@@ -166,7 +166,7 @@ class Shift:
         while choice := asking.ask(request):
             try:
                 await runtime.decide(
-                    self.run_id,
+                    request.run_id,
                     request.ask_id,
                     choice.verb,
                     by=operator(),

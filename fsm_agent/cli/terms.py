@@ -65,4 +65,7 @@ def auth_of(by: str) -> str:
     return "os_user" if by == operator() else "claimed"
 
 
+hash_option = click.option(
+    "--hash", "digest", metavar="PREFIX", help="Of the request, where runs below ask one as well."
+)
 by_option = click.option("--by", metavar="NAME", help="Who does it.  [default: the OS user]")

@@ -168,14 +168,16 @@ def _arguments(body: DecisionBody) -> str | None:
 async def claim_approval(request: Request, desk: Desk, actor: Actor) -> Response:
     """Say that you look at it; others may still decide."""
     item = await _talked_about(request, desk, actor)
-    await desk.runtime.claim(item.request.run_id, item.request.ask_id, by=actor.name)
+    r = item.request
+    await desk.runtime.claim(r.run_id, r.ask_id, by=actor.name, digest=r.digest)
     return await _again(desk, actor, item)
 
 
 async def release_approval(request: Request, desk: Desk, actor: Actor) -> Response:
     """Take your claim back."""
     item = await _talked_about(request, desk, actor)
-    await desk.runtime.release(item.request.run_id, item.request.ask_id, by=actor.name)
+    r = item.request
+    await desk.runtime.release(r.run_id, r.ask_id, by=actor.name, digest=r.digest)
     return await _again(desk, actor, item)
 
 
@@ -184,7 +186,7 @@ async def comment_approval(request: Request, desk: Desk, actor: Actor) -> Respon
     body = await body_of(request, CommentBody)
     item = await approvals.item_of(desk, actor, request.path_params["approval_id"])
     r = item.request
-    await desk.runtime.comment(r.run_id, r.ask_id, body.text, by=actor.name)
+    await desk.runtime.comment(r.run_id, r.ask_id, body.text, by=actor.name, digest=r.digest)
     return await _again(desk, actor, item)
 
 

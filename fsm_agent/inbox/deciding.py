@@ -6,7 +6,7 @@ import hashlib
 
 import structlog
 
-from checkpoints.errors import CheckpointError
+from checkpoints.errors import CheckpointError, DecisionStale
 from checkpoints.model import Ruling
 from fsm_agent.errors import AgentError, NotAllowed
 from fsm_agent.inbox.actors import Actor
@@ -40,6 +40,9 @@ async def decide(
     request = item.request
     try:
         _check_alias(actor, item, verb)
+        if item.is_open and digest not in ("", request.digest):
+            # It may be that of a run below, which this person did not name.
+            raise DecisionStale(request.ask_id, request.digest)
         return await desk.runtime.decide(
             request.run_id,
             request.ask_id,
@@ -48,7 +51,7 @@ async def decide(
             reason=reason,
             arguments=arguments,
             answer=answer,
-            digest=digest or request.digest,
+            digest=request.digest,
             decision_id=own_id(actor, item, decision_id) if decision_id else None,
             agent=desk.agents.get(request.question.agent),
             is_standing=is_standing,

@@ -29,10 +29,19 @@ from fsm_agent.inbox.approvals import asked_by
 from fsm_agent.inbox.auth import StaticUsers
 from fsm_agent.inbox.links import make_link
 from fsm_agent.inbox.users import User, Users
+from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.run.delta import Ruled
 from fsm_agent.run.record import Run
-from tests.conftest import ask, finish, turns
-from tests.inbox.conftest import KEYS, HandClock, Opener, Site, desk_agent, paying_back
+from tests.conftest import ScriptedModel, ask, finish, turns
+from tests.inbox.conftest import (
+    KEYS,
+    HandClock,
+    Opener,
+    Site,
+    desk_agent,
+    note,
+    paying_back,
+)
 
 
 async def rulings(site: Site, run_id: str) -> list[Ruled]:
@@ -82,6 +91,36 @@ async def test_the_detail_says_what_helps_to_decide(site: Site) -> None:
     assert told["steps"][-1]["text"].startswith("refund needs a person's approval")
     assert told["verbs"] == ["approve", "reject", "edit", "answer"]
     assert again.status_code == 304
+
+
+async def test_the_hash_of_a_run_below_decides_nothing_under_the_id_of_the_run_above(
+    open_site: Opener,
+) -> None:
+    helper = Agent("helper", "Help.", tools=[note])
+    boss = desk_agent(helper.as_tool())
+
+    def reply(request: StepRequest) -> Reply:
+        if request.instructions.startswith("Help."):
+            return ask(("note", {"text": "it"}))
+        return ask(("refund", {"order": "A7", "amount": 42}), ("helper", {"task": "Note it."}))
+
+    site: Site = await open_site(ScriptedModel(reply), agents={"desk": boss})
+    run_id = await site.runtime.start(boss, "Go.")
+    await site.runtime.work(run_id, boss)
+    own, below = sorted(
+        await site.runtime.requests(run_id), key=lambda request: request.run_id != run_id
+    )
+    assert own.ask_id == below.ask_id
+
+    crossed = await site.decide(f"{run_id}.a4-0", verb="approve", args_sha256=below.digest)
+    said = await site.post(f"/v1/approvals/{run_id}.a4-0/comment", {"text": "Which?"})
+    claimed = await site.post(f"/v1/approvals/{below.run_id}.a4-0/claim")
+    decided = await site.decide(f"{run_id}.a4-0", verb="reject")
+
+    assert (crossed.status_code, crossed.json()["type"]) == (412, "urn:fsm-agent:stale")
+    assert [each.status_code for each in (said, claimed, decided)] == [200, 200, 200]
+    (left,) = await site.runtime.requests(run_id)
+    assert (left.run_id, left.claimed_by, left.comments) == (below.run_id, "mia", ())
 
 
 async def test_edited_arguments_are_checked_against_the_tool_and_run(site: Site) -> None:

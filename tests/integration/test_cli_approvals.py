@@ -100,6 +100,45 @@ def test_a_request_shows_its_terms_and_what_nobody_could_see(cli: Cli, kept_stor
     assert cli("explain", run_id, "c9-9").code == 2
 
 
+def test_requests_of_two_runs_under_one_id_are_named_by_run_and_hash(
+    cli: Cli, kept_store: str
+) -> None:
+    helper = Agent("helper", "Help.", tools=[send])
+    boss = Agent("boss", "Lead.", tools=[send, helper.as_tool()])
+
+    def reply(request: StepRequest) -> Reply:
+        if request.instructions.startswith("Help."):
+            return ask(("send", {"to": "below"}))
+        return ask(("send", {"to": "above"}), ("helper", {"task": "Send it."}))
+
+    async def begin() -> tuple[Any, Any]:
+        async with Runtime.open(kept_store, model=ScriptedModel(reply)) as runtime:
+            run_id = (await runtime.run(boss, "Go.")).run_id
+            found = await runtime.requests(run_id)
+            own, below = sorted(found, key=lambda request: request.run_id != run_id)
+            return own, below
+
+    own, below = asyncio.run(begin())
+    with click.Context(click.Command("x")):
+        offered = [str(hint) for hint in commands_for([own, below])]
+    unnamed = cli("approve", own.run_id)
+    unclear = cli("approve", own.run_id, own.ask_id)
+    noted = cli("comment", own.run_id, own.ask_id, "Which?")
+    hashed = cli("comment", own.run_id, own.ask_id, "Why?", "--hash", own.digest[:8])
+    by_run = cli("approve", below.run_id, "--json")
+    by_hash = cli("reject", own.run_id, own.ask_id, "-m", "no", "--hash", own.digest[:8], "--json")
+
+    assert all("--hash" in each for each in offered), offered
+    for refused in (unnamed, unclear, noted):
+        assert refused.code == 2, refused
+        for request in (own, below):
+            assert request.run_id in refused.err
+            assert request.digest[:8] in refused.err
+    assert hashed.code == 0, hashed
+    assert (by_run.objects[0]["run_id"], by_run.code) == (below.run_id, 0)
+    assert (by_hash.objects[0]["run_id"], by_hash.code) == (own.run_id, 0)
+
+
 def test_no_command_is_offered_that_a_request_for_several_people_would_refuse(
     kept_store: str,
 ) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from checkpoints.errors import RunBusy
+from checkpoints.errors import AlreadyDecided, DecisionStale, RunBusy
 from checkpoints.model import RunId
-from fsm_agent import Agent, Limits, tool, with_sources
+from fsm_agent import Agent, Limits, Runtime, tool, with_sources
 from fsm_agent.errors import BadAgent, UsageError
 from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.run.content import AssistantMessage
@@ -282,6 +282,100 @@ async def test_two_children_with_the_same_question_must_be_told_apart(bench: Ben
 
     assert (await runtime.work(result.run_id, team.boss)).answer == "ok"
     assert team.ledger["pay"] == 2
+
+
+class Pair:
+    """A boss that asks to wipe while its helper, under the same id, asks to note."""
+
+    def __init__(self, *, is_same: bool = False) -> None:
+        self.ran: list[str] = []
+
+        @tool(approval="always")
+        async def wipe(disk: str) -> str:
+            self.ran.append(f"wipe {disk}")
+            return "wiped"
+
+        @tool(approval="always")
+        async def note(disk: str) -> str:
+            self.ran.append(f"note {disk}")
+            return "noted"
+
+        helper = Agent("helper", "helper", tools=[wipe if is_same else note])
+        self.boss = Agent("boss", "boss", tools=[wipe, helper.as_tool()])
+        self.below = ask(("wipe" if is_same else "note", {"disk": "sda"}))
+
+    async def waiting(self, bench: Bench) -> tuple[Runtime, str, Any, Any]:
+        """The runtime, the boss's run, and the requests of the boss and of the helper."""
+        both = ask(("wipe", {"disk": "sda"}), ("helper", {"task": "Note it."}))
+        model = by_agent(boss=[both, finish("ok")], helper=[self.below, finish("helped")])
+        runtime = await bench.runtime(model)
+        result = await runtime.run(self.boss, "Go.")
+        requests = {r.run_id == result.run_id: r for r in await runtime.requests(result.run_id)}
+        assert {request.ask_id for request in requests.values()} == {"a4-0"}
+        return runtime, result.run_id, requests[True], requests[False]
+
+
+async def test_a_word_on_the_childs_request_never_decides_the_parents(bench: Bench) -> None:
+    pair = Pair()
+    runtime, run_id, own, below = await pair.waiting(bench)
+
+    with pytest.raises(UsageError, match="several runs") as refused:
+        await runtime.decide(run_id, "a4-0", "approve", by="mia")
+    for act in (runtime.claim, runtime.release):
+        with pytest.raises(UsageError, match="several runs"):
+            await act(run_id, "a4-0", by="mia")
+    with pytest.raises(UsageError, match="several runs"):
+        await runtime.comment(run_id, "a4-0", "Which?", by="mia")
+    await runtime.comment(run_id, "a4-0", "Of what?", by="mia", digest=below.digest)
+    await runtime.claim(run_id, "a4-0", by="mia", digest=below.digest)
+    await runtime.decide(run_id, "a4-0", "approve", by="mia", digest=below.digest)
+    await runtime.work(run_id, pair.boss)
+
+    assert own.run_id in str(refused.value)
+    assert below.run_id in str(refused.value)
+    assert pair.ran == ["note sda"]
+    (left,) = await runtime.requests(run_id)
+    assert (left.run_id, left.claimed_by, left.comments) == (run_id, "", ())
+    await runtime.decide(run_id, "a4-0", "reject", by="mia")  # only one waits: it is clear
+    assert (await runtime.work(run_id, pair.boss)).status == "done"
+    assert pair.ran == ["note sda"]
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+async def test_each_of_two_requests_is_decided_by_its_run_and_digest(
+    bench: Bench, is_same: bool
+) -> None:
+    pair = Pair(is_same=is_same)
+    runtime, run_id, own, below = await pair.waiting(bench)
+    assert (own.digest == below.digest) == is_same
+
+    for request, verb in ((own, "reject"), (below, "approve")):
+        await runtime.decide(request.run_id, request.ask_id, verb, by="mia", digest=request.digest)
+    ended = await runtime.work(run_id, pair.boss)
+
+    assert ended.status == "done"
+    assert pair.ran == ["wipe sda" if is_same else "note sda"]
+
+
+async def test_a_second_word_on_the_parents_request_never_falls_on_the_childs(
+    bench: Bench,
+) -> None:
+    pair = Pair()
+    runtime, run_id, own, below = await pair.waiting(bench)
+    first = await runtime.decide(
+        run_id, "a4-0", "reject", by="mia", digest=own.digest, decision_id="d1"
+    )
+
+    again = await runtime.decide(run_id, "a4-0", "reject", by="mia", decision_id="d1")
+    with pytest.raises(AlreadyDecided):
+        await runtime.decide(run_id, "a4-0", "approve", by="leo", digest=own.digest)
+    with pytest.raises(UsageError, match="several runs"):
+        await runtime.decide(run_id, "a4-0", "approve", by="leo")
+    with pytest.raises(DecisionStale):
+        await runtime.decide(below.run_id, "a4-0", "approve", by="leo", digest=own.digest)
+
+    assert (again.is_repeat, again.at_ms) == (True, first.at_ms)
+    assert [request.run_id for request in await runtime.requests(run_id)] == [below.run_id]
 
 
 # -- cancelling and dying -------------------------------------------------------------------------

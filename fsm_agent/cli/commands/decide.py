@@ -23,6 +23,7 @@ from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import Words, common, current
 from fsm_agent.cli.terms import auth_of
 from fsm_agent.engine.decisions import VERBS
+from fsm_agent.people import meant
 from fsm_agent.run import codec
 from fsm_agent.runtime import Request, Runtime
 from fsm_agent.telling.words import RULED_WORDS
@@ -196,7 +197,7 @@ async def _decide_one(
             # Only the request is named. Its id is no answer.
             _need_terminal_for(None, "TEXT")
             ask_id, choice = choice.answer, Choice("answer", is_whole=False)
-        request = _chosen(run_id, requests, ask_id, choice)
+        request = _chosen(run_id, requests, ask_id, choice, prefix)
         if not request.digest.startswith(prefix):
             raise CliError(
                 f"the hash of request {request.ask_id} is {request.digest[:8]}, not {prefix}."
@@ -207,7 +208,7 @@ async def _decide_one(
         if not choice.is_whole:
             choice = asking.completed(choice, request)
         ruling = await runtime.decide(
-            run_id,
+            request.run_id,
             request.ask_id,
             choice.verb,
             by=by,
@@ -215,14 +216,14 @@ async def _decide_one(
             arguments=choice.arguments,
             answer=choice.answer,
             digest=request.digest,
-            agent=await _agent(runtime, run_id, path) if choice.verb == "edit" else None,
+            agent=await _agent(runtime, request.run_id, path) if choice.verb == "edit" else None,
             is_standing=choice.is_standing,
             channel="cli",
             auth=auth_of(by),
         )
         left = await runtime.requests(run_id)
     if current().is_json:
-        told = {"event": "decided", "run_id": run_id, "ask_id": ruling.ask_id}
+        told = {"event": "decided", "run_id": request.run_id, "ask_id": ruling.ask_id}
         told |= {"verb": ruling.verb, "by": ruling.by, "hash": request.digest}
         more = {"at_ms": ruling.at_ms, "missing": ruling.missing}
         put(asjson.line(told | more | {"open": [r.ask_id for r in left]}))
@@ -233,7 +234,7 @@ async def _decide_one(
         people = "1 more person" if ruling.missing == 1 else f"{ruling.missing} more people"
         say(f"request {ruling.ask_id} needs {people} before it runs")
     if left:
-        say(f"still open in this run: {', '.join(r.ask_id for r in left)}")
+        say(f"still open in this run: {', '.join(asking.named(r, within=run_id) for r in left)}")
     say(f"next: fsm-agent resume {run_id}{current().store_option}   (a running worker does it)")
     return failures.DONE
 
@@ -257,25 +258,27 @@ def _check_fits(request: Request, choice: Choice) -> None:
 
 
 def _chosen(
-    run_id: str, requests: Sequence[Request], ask_id: str | None, choice: Choice
+    run_id: str, requests: Sequence[Request], ask_id: str | None, choice: Choice, prefix: str
 ) -> Request:
     """The request that is meant. Raises AskNotFound or CliError with who decided before."""
     still_open = [request for request in requests if request.ruling is None]
     if ask_id is not None:
-        found = next((request for request in requests if request.ask_id == ask_id), None)
-        if found is None:
+        found = meant([r for r in requests if r.ask_id == ask_id], run_id, prefix)
+        if not found:
             raise AskNotFound(run_id, ask_id, [request.ask_id for request in still_open])
-        if found.ruling is not None:
-            raise _decided(found)
-        return found
+        if len(found) > 1:
+            raise _unclear(f"several runs ask {ask_id}", found)
+        if found[0].ruling is not None:
+            raise _decided(found[0])
+        return found[0]
     # 'settle' means what is in doubt, even where an approval is open beside it.
     kinds = {kind for kind, verbs in VERBS.items() if choice.verb in verbs}
     fitting = [r for r in still_open if r.question.kind in kinds] or still_open
+    fitting = [r for r in fitting if r.digest.startswith(prefix)] or fitting
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        ids = ", ".join(f"{r.ask_id} ({one_line(r.question.tool, 40)})" for r in fitting)
-        raise CliError(f"run {run_id} has several open requests: {ids}. Name one of them.", USAGE)
+        raise _unclear(f"run {run_id} has several open requests", fitting)
     decided = [request for request in requests if request.ruling is not None]
     if decided:
         raise _decided(max(decided, key=lambda r: r.ruling.at_ms if r.ruling else 0))
@@ -283,6 +286,14 @@ def _chosen(
         f"run {run_id} has no open request: nothing waits for a person."
         f" Look at it: fsm-agent show {run_id}."
     )
+
+
+def _unclear(what: str, requests: Sequence[Request]) -> CliError:
+    listed = ", ".join(
+        f"{r.run_id} {r.ask_id} ({one_line(r.question.tool, 40)}, hash {r.digest[:8]})"
+        for r in requests
+    )
+    return CliError(f"{what}: {listed}. Name one of them, or its --hash.", USAGE)
 
 
 def _decided(request: Request) -> CliError:

@@ -12,7 +12,7 @@ from fsm_agent.cli.opening import looking
 from fsm_agent.cli.person import operator
 from fsm_agent.cli.process import put_done
 from fsm_agent.cli.settings import Words, common, current
-from fsm_agent.cli.terms import by_option
+from fsm_agent.cli.terms import by_option, hash_option
 from fsm_agent.runtime import Runtime
 
 
@@ -20,16 +20,17 @@ from fsm_agent.runtime import Runtime
 @click.argument("run_id", metavar="RUN")
 @click.argument("ask_id", metavar="ASK")
 @click.argument("text", type=Words())
+@hash_option
 @by_option
 @common
-def comment_command(run_id: str, ask_id: str, text: str, by: str | None) -> int:
+def comment_command(run_id: str, ask_id: str, text: str, digest: str | None, by: str | None) -> int:
     """Say something about an open request, such as a question back.
 
     It decides nothing and wakes nobody. It is shown with the request.
     """
     who = by or operator()
     return _do(
-        lambda runtime: runtime.comment(run_id, ask_id, text, by=who),
+        lambda runtime: runtime.comment(run_id, ask_id, text, by=who, digest=digest),
         {"event": "commented", "run_id": run_id, "ask_id": ask_id, "by": who},
         f"noted with request {one_line(ask_id)}",
     )
@@ -38,16 +39,17 @@ def comment_command(run_id: str, ask_id: str, text: str, by: str | None) -> int:
 @click.command("claim")
 @click.argument("run_id", metavar="RUN")
 @click.argument("ask_id", metavar="ASK")
+@hash_option
 @by_option
 @common
-def claim_command(run_id: str, ask_id: str, by: str | None) -> int:
+def claim_command(run_id: str, ask_id: str, digest: str | None, by: str | None) -> int:
     """Say that you look at a request, so that others do not do it twice.
 
     Others see it, and may still decide.
     """
     who = by or operator()
     return _do(
-        lambda runtime: runtime.claim(run_id, ask_id, by=who),
+        lambda runtime: runtime.claim(run_id, ask_id, by=who, digest=digest),
         {"event": "claimed", "run_id": run_id, "ask_id": ask_id, "by": who},
         f"request {one_line(ask_id)} is claimed by {one_line(who, 64)}",
     )
@@ -56,13 +58,14 @@ def claim_command(run_id: str, ask_id: str, by: str | None) -> int:
 @click.command("release")
 @click.argument("run_id", metavar="RUN")
 @click.argument("ask_id", metavar="ASK")
+@hash_option
 @by_option
 @common
-def release_command(run_id: str, ask_id: str, by: str | None) -> int:
+def release_command(run_id: str, ask_id: str, digest: str | None, by: str | None) -> int:
     """Take your claim of a request back."""
     who = by or operator()
     return _do(
-        lambda runtime: runtime.release(run_id, ask_id, by=who),
+        lambda runtime: runtime.release(run_id, ask_id, by=who, digest=digest),
         {"event": "released", "run_id": run_id, "ask_id": ask_id, "by": who},
         f"request {one_line(ask_id)} is free",
     )

@@ -11,6 +11,7 @@ from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import common, current
+from fsm_agent.cli.terms import hash_option
 from fsm_agent.inbox.keys import load_keys
 from fsm_agent.inbox.links import DEFAULT_S, make_link
 from fsm_agent.inbox.settings import Settings
@@ -47,9 +48,16 @@ class _Span(click.ParamType):  # type: ignore[type-arg]
     "--base-url", default="", metavar="URL", help="How people reach the inbox."
     "  [default: http://127.0.0.1:8765]",
 )  # fmt: skip
+@hash_option
 @common
 def link_command(
-    run_id: str, ask_id: str, audience: str, verbs: str, expires_s: int, base_url: str
+    run_id: str,
+    ask_id: str,
+    audience: str,
+    verbs: str,
+    expires_s: int,
+    base_url: str,
+    digest: str | None,
 ) -> int:
     """Print a link that lets one person decide one request, once, without a login.
 
@@ -57,7 +65,7 @@ def link_command(
     link does nothing. It counts for exactly the arguments that are asked about now.
     """
     store = current().store
-    request = process.run(lambda: _request(run_id, ask_id))
+    request = process.run(lambda: _request(run_id, ask_id, digest))
     keys = load_keys(without_password(store), parse(store).folder)
     token = make_link(
         keys,
@@ -76,6 +84,6 @@ def link_command(
     return failures.DONE
 
 
-async def _request(run_id: str, ask_id: str) -> Request:
+async def _request(run_id: str, ask_id: str, digest: str | None) -> Request:
     async with looking() as runtime:
-        return await runtime.request(run_id, ask_id)
+        return await runtime.request(run_id, ask_id, digest=digest)

@@ -129,7 +129,7 @@ class Play:
             return False
         by = operator() if self.is_interactive else "the demo"
         await runtime.decide(
-            self._run_id,
+            requests[0].run_id,
             requests[0].ask_id,
             choice.verb,
             by=by,

@@ -162,7 +162,12 @@ async def _decide(runtime: Runtime, fleet: Fleet, request: Request) -> None:
     decision_id = f"person-{request.run_id}-{request.ask_id}"
     if question.kind != "in_doubt":
         await runtime.decide(
-            request.run_id, request.ask_id, "approve", by="person", decision_id=decision_id
+            request.run_id,
+            request.ask_id,
+            "approve",
+            by="person",
+            digest=request.digest,
+            decision_id=decision_id,
         )
         return
     sent = [(e.tool, e.run_id) for e in effects(fleet.ledger)]
@@ -173,6 +178,7 @@ async def _decide(runtime: Runtime, fleet: Fleet, request: Request) -> None:
         "happened" if is_there else "rerun",
         by="person",
         answer=f"{question.tool}: ok" if is_there else None,
+        digest=request.digest,
         decision_id=f"{decision_id}-{is_there}",
     )
 

@@ -60,6 +60,7 @@ async def decide(runtime: Runtime, request: Request, person: Person, ledger: Led
             verb,  # type: ignore[arg-type]
             by=name,
             answer=answer,
+            digest=request.digest,
             decision_id=f"{name}-{request.ask_id}",
         )
 

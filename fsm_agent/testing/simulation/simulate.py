@@ -287,6 +287,7 @@ class _Town:
                     verb,  # type: ignore[arg-type]
                     by=by,
                     answer=answer,
+                    digest=request.digest,
                     decision_id=f"{by}-{request.run_id}-{request.ask_id}",
                 )
 
