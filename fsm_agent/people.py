@@ -167,18 +167,18 @@ class People:
 
         Raises DecisionRefused (already decided, stale, expired, locked, unknown request),
         NotAllowed for a person who may not decide this, RunNotFound, RunClosed, or UsageError for
-        a verb that does not fit the request, and for an id that does not say which is meant.
+        a verb that does not fit the request or what is given with it, and for an id that does not
+        say which request is meant.
         """
         request = await self._meant(run_id, ask_id, digest, may_repeat=decision_id is not None)
         _check_verb(request, verb, is_standing=is_standing)
+        _check_words(verb, has_arguments=arguments is not None, answer=answer)
         if isinstance(arguments, Mapping):
             arguments = canonical_json(dict(arguments))
         _check_person(request, verb, by)
         check_length(reason=reason, arguments=arguments or "", answer=answer or "", name=by)
         if verb == "edit":
             arguments = _checked_arguments(request, arguments, agent)
-        if verb == "answer" and not (answer or "").strip():
-            raise UsageError(f"{verb} needs a text. Give what the model should be told.")
         decided = Decided(
             ask_id=ask_id,
             verb=verb,
@@ -450,6 +450,16 @@ def _check_verb(request: Request, verb: Verb, *, is_standing: bool) -> None:
             f"request {request.ask_id!r} cannot be agreed to for later calls as well: that is for"
             " 'approve', where one person is enough."
         )
+
+
+def _check_words(verb: Verb, *, has_arguments: bool, answer: str | None) -> None:
+    """Refuse what the verb has no use for: whoever gave it expects something else to happen."""
+    if has_arguments and verb != "edit":
+        raise UsageError(f"{verb} takes no arguments. Use edit, or leave them out.")
+    if answer is not None and verb not in ("answer", "happened"):
+        raise UsageError(f"{verb} takes no answer. Use a verb that does, or leave it out.")
+    if verb == "answer" and not (answer or "").strip():
+        raise UsageError("answer needs a text. Give what the model should be told.")
 
 
 def _check_person(request: Request, verb: Verb, by: str) -> None:

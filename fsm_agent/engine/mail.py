@@ -75,10 +75,12 @@ def _facts(
         for said in session.comments.get(ask.ask_id, ())
     ]
     digest = ""
-    if decided.arguments is not None and call.call.name in agent.registry.names:
+    # Beside another verb they change nothing: the call's own arguments run, and count.
+    edited = decided.arguments if decided.verb == "edit" else None
+    if edited is not None and call.call.name in agent.registry.names:
         tool = agent.registry.get(call.call.name)
-        bound = tool.bind(decided.arguments)
-        shown = bound.arguments if isinstance(bound, Bound) else decided.arguments
+        bound = tool.bind(edited)
+        shown = bound.arguments if isinstance(bound, Bound) else edited
         digest = arguments_digest(tool.name, tool.version, shown)
         if isinstance(bound, Bound) and call.verdict and call.verdict.numbers:
             # The verdict stands, but what counts against limits is what will run.

@@ -10,7 +10,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fsm_agent.errors import UsageError
 from fsm_agent.inbox import approvals
 from fsm_agent.inbox.actors import Actor
 from fsm_agent.inbox.approvals import Item
@@ -158,11 +157,7 @@ def _is_stale(item: Item, match: str, actor: Actor) -> bool:
 
 
 def _arguments(body: DecisionBody) -> str | None:
-    if body.args is None:
-        return None
-    if body.verb != "edit":
-        raise UsageError(f"{body.verb} takes no args. Use edit, or leave them out.")
-    return canonical_json(body.args)
+    return None if body.args is None else canonical_json(body.args)
 
 
 async def claim_approval(request: Request, desk: Desk, actor: Actor) -> Response:

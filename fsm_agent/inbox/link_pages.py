@@ -65,7 +65,8 @@ async def press_link(request: Request) -> Response:
         verb = verb_in(link, form.get("verb", ""))
         item = await _item(desk, link)
         actor = desk.auth.by_link(link.audience)
-        answer = form.get("answer", "")
+        # The field stands beside every button, and only two of them mean it.
+        answer = form.get("answer", "") if verb in ("answer", "happened") else ""
         ruling = await decide(
             desk, actor, item, verb,
             decision_id=link.decision_id, channel="link", digest=link.digest,

@@ -657,6 +657,57 @@ async def test_sums_count_what_was_approved_and_edited_and_not_what_was_refused(
     assert fourth.question.reason == "125 in all after 2 calls"
 
 
+@pytest.mark.parametrize("verb", ["approve", "reject", "answer"])
+async def test_arguments_are_for_edit_alone_and_nothing_is_decided_with_them(
+    bench: Bench, verb: Any
+) -> None:
+    desk = Desk(over_fifty)
+    model = sending({"to": "mia", "amount": 60})
+    runtime, run_id, (request,) = await waiting(bench, desk, model)
+    answer = "no" if verb == "answer" else None
+    less = {"to": "mia", "amount": 1}
+
+    with pytest.raises(UsageError, match=f"{verb} takes no arguments"):
+        await runtime.decide(run_id, request.ask_id, verb, by="leo", answer=answer, arguments=less)
+
+    assert [r.ruling for r in await runtime.requests(run_id)] == [None]
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject", "edit"])
+async def test_an_answer_is_for_verbs_that_tell_the_model_one(bench: Bench, verb: Any) -> None:
+    desk = Desk()
+    runtime, run_id, (request,) = await waiting(bench, desk, sending(TO_MIA))
+    arguments = TO_MIA if verb == "edit" else None
+
+    with pytest.raises(UsageError, match=f"{verb} takes no answer"):
+        await runtime.decide(
+            run_id, request.ask_id, verb, by="leo", answer="sent", arguments=arguments
+        )
+
+
+async def test_a_stored_approval_with_arguments_runs_and_counts_the_calls_own(
+    bench: Bench,
+) -> None:
+    desk = Desk(over_fifty)
+    model = turns(
+        ask(("send", {"to": "mia", "amount": 60})),
+        ask(("send", {"to": "tom", "amount": 5})),
+        finish(),
+    )
+    runtime, run_id, (request,) = await waiting(bench, desk, model)
+    stored = Decided(ask_id=request.ask_id, verb="approve", by="leo",
+                     arguments='{"amount":1,"to":"mia"}')  # fmt: skip
+    decision = Decision(decision_id="d", verb="approve", by="leo", digest=request.digest,
+                        body=signal.encode(stored))  # fmt: skip
+    await runtime.store.decide(RunId(run_id), request.ask_id, decision)
+
+    result = await runtime.work(run_id, desk.agent)
+
+    assert (result.status, desk.sent) == ("waiting", ["mia 60"])
+    (second,) = await runtime.requests(run_id)
+    assert second.question.reason == "65 in all after 1 calls"
+
+
 async def test_a_resumed_run_knows_its_sums(bench: Bench) -> None:
     desk = Desk(over_fifty)
     runtime, run_id, (request,) = await waiting(
