@@ -41,7 +41,7 @@ from fsm_agent.run.delta import (
 from fsm_agent.run.evidence import Orphan
 from fsm_agent.run.person import identity
 from fsm_agent.run.signal import Consent, Decided, Question, Revoke
-from fsm_agent.tools.arguments import Refused
+from fsm_agent.tools.arguments import Refused, parsed
 
 # Of all that is said at once, in UTF-8. The entry with a decision holds it twice, beside up to a
 # hundred comments, and has to stay below the store's cap: nobody could go on with the run.
@@ -481,17 +481,14 @@ def _check_person(request: Request, verb: Verb, by: str) -> None:
 
 def _checked_arguments(request: Request, arguments: str | None, agent: Agent | None) -> str:
     """The canonical JSON of edited arguments. Raises UsageError if they are no arguments."""
-    if arguments is None:
+    if arguments is None or not arguments.strip():
         raise UsageError("edit needs arguments: a JSON object.")
     if agent is not None and request.question.tool in agent.registry.names:
         bound = agent.registry.get(request.question.tool).bind(arguments)
         if isinstance(bound, Refused):
             raise UsageError(f"{request.question.tool}: {bound.problem}")
         return bound.arguments
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"the arguments are not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise UsageError('the arguments must be a JSON object, such as {"amount": 10}.')
+    value = parsed(arguments)
+    if isinstance(value, Refused):
+        raise UsageError(f"{request.question.tool}: {value.problem}")
     return canonical_json(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -113,12 +114,24 @@ async def body_of(request: Request, kind: type[T]) -> T:
         raise Problem(415, "not-json", "Send JSON, with the content type application/json.")
     try:
         plain = msgspec.json.decode(raw or b"{}")
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        json.loads(raw or b"{}", object_pairs_hook=_without_repeats)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise Problem(400, "bad-json", f"The body is not JSON: {error}") from error
     try:
         return msgspec.convert(_cleaned(plain), kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise Problem(422, "bad-body", str(error)) from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one key the reader would take the last, and the writer may mean the
+    first. Raises ValueError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object.")
+    return found
 
 
 def _cleaned(plain: Any) -> Any:

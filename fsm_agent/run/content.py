@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +22,10 @@ ResultStatus = Literal[
     "cancelled",
 ]
 EffectClass = Literal["read", "idempotent", "keyed", "probed", "unsafe"]
+
+MAX_DEPTH = 200  # of arguments; what reads them later may take several frames a level
+MAX_INNER = 1_000_000  # objects and arrays in arguments
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
@@ -191,23 +197,50 @@ def clean_json(value: Any) -> Any:
 def canonical_json(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no blanks. Equal values give equal text.
 
-    Raises UsageError for NaN and infinities, which msgspec would silently turn into null,
-    and for anything that is not JSON.
+    Raises UsageError for NaN and infinities, which msgspec would silently turn into null, for
+    anything that is not JSON, and for what is nested more than MAX_DEPTH deep or without an end.
     """
-    _refuse_non_finite(value)
     try:
+        _refuse_foreign(value, MAX_DEPTH, itertools.count())
         return msgspec.json.encode(value, order="deterministic").decode()
     except (TypeError, UnicodeEncodeError, msgspec.MsgspecError) as error:
         raise UsageError(f"the value is not JSON: {error}") from error
+    except RecursionError as error:  # who asks stands deep in a stack already
+        raise UsageError("the value is nested too deeply.") from error
 
 
-def _refuse_non_finite(value: Any) -> None:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
-            raise UsageError(f"{item} is not a JSON number. Use a finite number or null.")
-        if isinstance(item, dict):
-            stack.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            stack.extend(item)
+def _refuse_foreign(value: Any, levels: int, inner: Iterator[int]) -> None:
+    """Raises UsageError for what msgspec would encode, but JSON cannot say: bytes, sets, dates.
+
+    `levels` is how many may be below, and `inner` counts the objects and arrays: a few that hold
+    each other twice are a text without an end at no great depth.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return
+    if kind is float:
+        if value - value != 0:  # so of NaN and the infinities alone
+            raise UsageError(f"{value} is not a JSON number. Use a finite number or null.")
+        return
+    if not levels:
+        raise UsageError(f"the value is nested more than {MAX_DEPTH} deep, or holds itself.")
+    if next(inner) >= MAX_INNER:
+        raise UsageError(f"the value holds more than {MAX_INNER:,} objects and arrays.")
+    for item in _items(value, kind):
+        if type(item) not in _PLAIN:
+            _refuse_foreign(item, levels - 1, inner)
+
+
+def _items(value: Any, kind: type) -> Iterable[Any]:
+    """What an object or array holds; nothing for a word of an enum. Raises UsageError."""
+    if kind is list or kind is tuple:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, (str, int)):
+        return ()
+    raise UsageError(
+        f"a {kind.__name__} is not JSON. Use dict, list, str, int, float, bool and None."
+    )

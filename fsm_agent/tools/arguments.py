@@ -42,10 +42,9 @@ def bind(signature: Signature, text: str) -> Bound | Refused:
     Strict where a value has two readings, lenient where it has one: "5" may stand for 5.
     For any result, `bind(signature, result.arguments)` gives the same result.
     """
-    try:
-        given = _parse(text)
-    except _Unreadable as error:
-        return Refused(f"The arguments are not usable: {error}")
+    given = parsed(text)
+    if isinstance(given, Refused):
+        return given
     known = signature.schema["properties"] if signature.problems_of else ()
     stripped = tuple(sorted(key for key in given if key.startswith("_") and key not in known))
     public = {key: value for key, value in given.items() if key not in stripped}
@@ -156,23 +155,27 @@ def _shape(value: Any, schema: Schema, definitions: dict[str, Schema]) -> Schema
     return fitting[0] if len(fitting) == 1 else {}
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is. Raises _Unreadable, in words for the model."""
+def parsed(text: str) -> dict[str, Any] | Refused:
+    """The JSON object that `text` is, where it has one reading."""
     if not text.strip():
         return {}  # what models send for a tool without parameters
     try:
         value = _DECODER.decode(clean_text(text))
         if re.search(r"\\ud[89a-f]", text, re.IGNORECASE):  # maybe half of a pair
             value = _DECODER.decode(clean_text(json.dumps(value, ensure_ascii=False)))
-    except _Unreadable:
-        raise
-    except RecursionError as error:
-        raise _Unreadable("they are nested too deeply.") from error
+    except _Unreadable as error:
+        return _unusable(str(error))
+    except RecursionError:
+        return _unusable("they are nested too deeply.")
     except ValueError as error:
-        raise _Unreadable(f"they are not valid JSON ({error}).") from error
+        return _unusable(f"they are not valid JSON ({error}).")
     if not isinstance(value, dict):
-        raise _Unreadable(f"a JSON object is needed, not {_kind(value)}.")
+        return _unusable(f"a JSON object is needed, not {_kind(value)}.")
     return value
+
+
+def _unusable(why: str) -> Refused:
+    return Refused(f"The arguments are not usable: {why}")
 
 
 def _kind(value: Any) -> str:

@@ -138,6 +138,23 @@ async def test_edited_arguments_are_checked_against_the_tool_and_run(site: Site)
     assert "paid 10 for A7" in str(run.messages)
 
 
+async def test_a_body_that_says_a_thing_twice_decides_nothing(site: Site) -> None:
+    run_id = await site.parked()
+    approval = await opened(site, run_id)
+    seen = (await site.get(f"/v1/approvals/{approval}")).json()["args_sha256"]
+    args = '{"order":"A7","amount":1,"amount":100}'
+
+    answer = await site.client.post(
+        f"/v1/approvals/{approval}/decision",
+        content=f'{{"verb":"edit","args_sha256":"{seen}","args":{args}}}',
+        headers=site.as_("mia") | {"content-type": "application/json"},
+    )
+
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:fsm-agent:bad-json")
+    assert "'amount' stands twice" in answer.json()["detail"]
+    assert [request.ruling for request in await site.runtime.requests(run_id)] == [None]
+
+
 async def test_pages_of_the_list_have_a_stable_order_and_no_row_twice(site: Site) -> None:
     for number in range(5):
         await site.parked(run_id=f"r{number}")

@@ -673,6 +673,41 @@ async def test_arguments_are_for_edit_alone_and_nothing_is_decided_with_them(
     assert [r.ruling for r in await runtime.requests(run_id)] == [None]
 
 
+def endless() -> dict[str, Any]:
+    value: dict[str, Any] = {"to": "mia"}
+    value["amount"] = [value]
+    return value
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"to":"mia","amount":1,"amount":100}',
+        '{"to":"mia","amount":1e400}',
+        '{"to":"mia","amount":NaN}',
+        '{"to":"mia","amount":' + "[" * 3_000 + "]" * 3_000 + "}",
+        "[]",
+        " ",
+        {"to": "mia", "amount": {float("nan")}},
+        {"to": b"mia"},
+        endless(),
+    ],
+    ids=lambda given: str(given)[:36],
+)
+async def test_edited_arguments_are_what_a_call_of_the_model_may_hold(
+    bench: Bench, arguments: Any, is_checked: bool
+) -> None:
+    desk = Desk()
+    runtime, run_id, (request,) = await waiting(bench, desk, sending(TO_MIA))
+    agent = desk.agent if is_checked else None
+
+    with pytest.raises(UsageError):
+        await runtime.decide(
+            run_id, request.ask_id, "edit", by="leo", arguments=arguments, agent=agent
+        )
+
+
 @pytest.mark.parametrize("verb", ["approve", "reject", "edit"])
 async def test_an_answer_is_for_verbs_that_tell_the_model_one(bench: Bench, verb: Any) -> None:
     desk = Desk()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 import struct
 import time
+from collections import OrderedDict, defaultdict
 from contextlib import suppress
+from datetime import date
+from decimal import Decimal
 from typing import Any, get_args
 
 import msgspec
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from fsm_agent.errors import CorruptRecord, NewerRecord, UsageError
 from fsm_agent.run import codec, signal
 from fsm_agent.run.content import (
+    MAX_DEPTH,
     AssistantMessage,
     Call,
     File,
@@ -439,6 +443,45 @@ def test_canonical_json_is_one_text_for_equal_values(value: Any) -> None:
 def test_numbers_that_are_not_json_are_refused_at_any_depth(number: float) -> None:
     with pytest.raises(UsageError, match="not a JSON number"):
         canonical_json({"a": [1, ({"b": number},)]})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        value = {"a": value}
+    return value
+
+
+def test_what_is_nested_too_deeply_or_holds_itself_is_refused() -> None:
+    itself: dict[str, Any] = {}
+    itself |= {"a": itself, "b": [itself]}
+    twice: list[Any] = []
+    for _ in range(60):  # 2 ** 60 lists once written out
+        twice = [twice, twice]
+
+    for endless in (nested(MAX_DEPTH + 1), nested(3_000), itself, twice):
+        with pytest.raises(UsageError, match=r"nested more than 200 deep|more than 1,000,000"):
+            canonical_json(endless)
+    assert canonical_json(nested(MAX_DEPTH)).count("{") == MAX_DEPTH
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [b"x", bytearray(), {1, 2}, frozenset({1}), date(2030, 1, 1), Decimal(1), UserMessage("x")],
+    ids=lambda foreign: type(foreign).__name__,
+)
+def test_what_json_cannot_say_is_refused_wherever_it_stands(foreign: Any) -> None:
+    for value in (foreign, {"a": [(foreign,)]}):
+        with pytest.raises(UsageError, match=f"a {type(foreign).__name__} is not JSON"):
+            canonical_json(value)
+    with pytest.raises(UsageError, match="not JSON"):
+        canonical_json({1: "a"})
+
+
+def test_kinds_of_dict_list_and_word_are_written_as_what_they_are() -> None:
+    value = OrderedDict(b=defaultdict(list, a=[State.DONE]), a=(10**20, True))
+
+    assert canonical_json(value) == '{"a":[100000000000000000000,true],"b":{"a":["DONE"]}}'
 
 
 def test_a_lone_surrogate_in_arguments_is_refused_and_not_changed_silently() -> None:
