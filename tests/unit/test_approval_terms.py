@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fsm_agent import ask, ask_user, ask_user_within, tool
 from fsm_agent.errors import BadAgent, UsageError
@@ -109,7 +112,33 @@ def test_one_name_in_many_spellings_is_one_person(other: str) -> None:
 def test_other_names_are_other_people_and_a_name_of_nothing_is_none() -> None:
     assert identity("mia") != identity("mía") != identity("leo")
     assert identity("straße") == identity("STRASSE")
+    assert identity("ışık") == identity("IŞIK") != identity("isik")
+    assert identity("İpek") == identity("ipek") == identity("IPEK")
     assert identity(" \u200b\u202e\t") == ""
+
+
+UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180e\u180f\u200b\u200d\u2060\u2064\u2065\u206a"
+    "\u2800\u3164\ufe00\ufe0f\ufeff\uffa0\ufff0\U0001d159\U0001d173\U000e0001\U000e0020\U000e0100\U000e01ef"
+    "\U000e0fff"
+)
+
+
+@pytest.mark.parametrize("unseen", UNSEEN, ids=ascii)
+def test_a_character_that_nobody_sees_makes_no_other_person(unseen: str) -> None:
+    for name in (f"Mi{unseen}a", f"{unseen}MIA", f"mia{unseen * 3}"):
+        assert identity(name) == identity("Mia")
+    assert identity(f"jose{unseen}\u0301") == identity("José")
+    assert identity(unseen) == ""
+
+
+@given(st.text())
+def test_the_identity_of_an_identity_is_itself_in_any_form(name: str) -> None:
+    who = identity(name)
+
+    assert identity(who) == who
+    assert identity(unicodedata.normalize("NFD", name)) == who
+    assert identity(unicodedata.normalize("NFKC", name)) == who
 
 
 def test_numbers_are_summed_and_nothing_else_is() -> None:
