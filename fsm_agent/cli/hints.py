@@ -10,7 +10,7 @@ from typing import NamedTuple, TextIO
 
 from fsm_agent.cli.process import say
 
-_PARTS = re.compile(r"(?:'[^']*'|[^\s'])+")  # of a command, each with its quotes
+_PARTS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")  # of a command, each with its quotes
 
 
 class Hint(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,6 +13,7 @@ import click
 from fsm_agent.runtime import default_store_url
 
 F = TypeVar("F", bound=Callable[..., Any])
+ADDRESS_VARIABLE = "FSM_AGENT_STORE_WITH_PASSWORD"  # in commands to paste; nobody reads it here
 
 
 @dataclass
@@ -31,10 +34,14 @@ class Settings:
 
         if self.store == default_store_url():
             return ""
-        if has_password(self.store):
-            return ' --store "$FSM_AGENT_STORE"'  # a secret is not shown, and works from there
-        is_plain = not set(self.store) & set(" ?&'()*")
-        return f" --store {self.store}" if is_plain else f" --store '{self.store}'"
+        if not has_password(self.store):
+            return f" --store {shlex.quote(self.store)}"
+        # A secret is not shown. FSM_AGENT_STORE would not do: it is another store just now. This
+        # one is empty, and so refused, until somebody puts the address there.
+        name = ADDRESS_VARIABLE
+        while os.environ.get(name) not in (None, "", self.store):
+            name += "_2"
+        return f' --store "${name}"'
 
 
 class Words(click.ParamType):  # type: ignore[type-arg]
@@ -83,7 +90,11 @@ def current() -> Settings:
 def _take_store(context: click.Context, option: click.Parameter, value: str | None) -> None:
     settings = context.find_root().ensure_object(Settings)
     if value == "":
-        words = "it is empty. Give the address, or set FSM_AGENT_STORE to it and leave --store out."
+        words = (
+            "it is empty. Give the address. A command that was shown to be pasted names a variable"
+            f" here, {ADDRESS_VARIABLE}: put the whole address of the store there, password and"
+            " all. Or set FSM_AGENT_STORE to it and leave --store out."
+        )
         raise click.BadParameter(words, context, option)
     if value is not None:
         settings.store, settings.is_store_given = value, True

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 import structlog
+from click.testing import CliRunner
 
 from checkpoints.model import Head, RunId, Status
 from fsm_agent.capabilities.load import load_agent
 from fsm_agent.cli import failures, logs
 from fsm_agent.cli.clean import wrapped
 from fsm_agent.cli.hints import Hint, laid_out
+from fsm_agent.cli.main import cli
 from fsm_agent.cli.settings import Settings
 from fsm_agent.cli.views.plain import JsonView
 from fsm_agent.engine.decisions import result_of
@@ -277,7 +279,7 @@ def test_a_command_to_paste_never_repeats_a_password(monkeypatch: pytest.MonkeyP
         )
     ]
 
-    kept = ' --store "$FSM_AGENT_STORE"'
+    kept = ' --store "$FSM_AGENT_STORE_WITH_PASSWORD"'
     assert shown == [
         "",
         " --store redis://h/1",
@@ -285,6 +287,40 @@ def test_a_command_to_paste_never_repeats_a_password(monkeypatch: pytest.MonkeyP
         kept,
         " --store redis://u@h",
     ]
+
+
+def test_a_command_to_paste_means_no_other_store_whatever_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, other = "redis://:s3@h/0", "redis://:s4@other/0"
+
+    for variables in ({}, {"FSM_AGENT_STORE_WITH_PASSWORD": other}):
+        monkeypatch.setenv("FSM_AGENT_STORE", other)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        shown = Settings(here).store_option
+        pasted = subprocess.run(
+            ["sh", "-c", f"printf %s {shown.removeprefix(' --store ')}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert pasted == ""
+    monkeypatch.setenv("FSM_AGENT_STORE_WITH_PASSWORD", here)
+    assert Settings(here).store_option == ' --store "$FSM_AGENT_STORE_WITH_PASSWORD"'
+    quoted = Settings("unix:///a $b'c").store_option
+    assert shlex.split(quoted) == ["--store", "unix:///a $b'c"]
+    lines = laid_out(Hint(f"fsm-agent list{quoted}"), 20)
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == [
+        "fsm-agent", "list", "--store", "unix:///a $b'c",
+    ]  # fmt: skip
+
+
+def test_an_empty_store_is_refused_with_what_to_put_there() -> None:
+    done = CliRunner().invoke(cli, ["list", "--store", ""])
+
+    assert done.exit_code == 2
+    assert "put the whole address" in " ".join(done.output.split())
 
 
 def test_a_second_signal_says_what_is_left() -> None:
