@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from checkpoints.model import Head
+from fsm_agent.audit import AuditRow
 from fsm_agent.errors import CorruptRecord
-from fsm_agent.people import AuditRow
 from fsm_agent.run import codec
 from fsm_agent.run.event import Event
 from fsm_agent.runtime import Request, Result

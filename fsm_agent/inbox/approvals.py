@@ -14,8 +14,9 @@ from fsm_agent.inbox.actors import Actor
 from fsm_agent.inbox.desk import Desk, read_snapshot
 from fsm_agent.inbox.feeds import digest_of
 from fsm_agent.inbox.problems import Problem, not_found
-from fsm_agent.people import Request, verbs_of
+from fsm_agent.people import verbs_of
 from fsm_agent.run import codec
+from fsm_agent.waiting import Request
 
 Risk = Literal["in doubt", "high", "medium", "low"]
 State = Literal["pending", "approved", "edited", "rejected", "answered", "settled", "expired"]

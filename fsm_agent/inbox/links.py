@@ -10,9 +10,10 @@ import msgspec
 
 from fsm_agent.errors import UsageError
 from fsm_agent.inbox.keys import Keys
-from fsm_agent.people import Request, verbs_of
+from fsm_agent.people import verbs_of
 from fsm_agent.run.delta import Verb
 from fsm_agent.run.person import identity
+from fsm_agent.waiting import Request
 
 DEFAULT_S = 24 * 3600
 LONGEST_S = 90 * 86_400

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from checkpoints.errors import CorruptEntry
 from checkpoints.model import Status
+from fsm_agent.audit import AuditRow
 from fsm_agent.errors import UnknownTool
 from fsm_agent.inbox import api_runs, approvals, reports
 from fsm_agent.inbox.actors import Actor
@@ -23,7 +24,6 @@ from fsm_agent.inbox.desk import Desk, body_of, json_answer
 from fsm_agent.inbox.problems import Problem
 from fsm_agent.inbox.render import page
 from fsm_agent.inbox.timeline import crash_test_of, entries_of
-from fsm_agent.people import AuditRow
 from fsm_agent.run.delta import Created, Ruled, Voted
 from fsm_agent.run.picture import svg
 from fsm_agent.telling import checks

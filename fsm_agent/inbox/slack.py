@@ -22,7 +22,7 @@ from fsm_agent.inbox.desk import Desk, desk_of, json_answer
 from fsm_agent.inbox.links import BadLink, open_link, verb_in
 from fsm_agent.inbox.problems import Problem, problem_of
 from fsm_agent.inbox.users import actor_of
-from fsm_agent.people import Request as Asked
+from fsm_agent.waiting import Request as Asked
 
 log = structlog.get_logger(__name__)
 

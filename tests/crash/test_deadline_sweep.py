@@ -6,9 +6,9 @@ import time
 
 from fsm_agent import Agent, ask, tool
 from fsm_agent.llm.model import Reply, RequestedCall, StepRequest
-from fsm_agent.people import Request
 from fsm_agent.run.content import ToolMessage, Usage
 from fsm_agent.testing.crash import Ledger, Scenario, sweep
+from fsm_agent.waiting import Request
 
 DEADLINE_S = 0.05
 

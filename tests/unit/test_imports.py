@@ -19,6 +19,7 @@ LAYERS = (
     ("capabilities",),
     ("engine",),
     ("worker", "observability", "notify"),
+    ("audit", "waiting"),
     ("people", "archive", "versions", "result", "watching"),
     ("runtime",),
     ("telling",),

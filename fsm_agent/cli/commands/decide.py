@@ -23,10 +23,10 @@ from fsm_agent.cli.process import put, say
 from fsm_agent.cli.settings import Words, common, current
 from fsm_agent.cli.terms import auth_of
 from fsm_agent.engine.decisions import VERBS
-from fsm_agent.people import meant
 from fsm_agent.run import codec
 from fsm_agent.runtime import Request, Runtime
 from fsm_agent.telling.words import RULED_WORDS
+from fsm_agent.waiting import meant
 
 F = TypeVar("F", bound=Callable[..., Any])
 _HASH = re.compile(r"[0-9a-f]{4,64}")

@@ -15,7 +15,7 @@ from fsm_agent.cli.terms import hash_option
 from fsm_agent.inbox.keys import load_keys
 from fsm_agent.inbox.links import DEFAULT_S, make_link
 from fsm_agent.inbox.settings import Settings
-from fsm_agent.people import Request
+from fsm_agent.waiting import Request
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import click
 
+from fsm_agent.audit import AuditRow
 from fsm_agent.cli import asjson, failures, process
 from fsm_agent.cli.clean import one_line
 from fsm_agent.cli.failures import USAGE, CliError, clock
 from fsm_agent.cli.opening import looking
 from fsm_agent.cli.process import put
 from fsm_agent.cli.settings import common, current
-from fsm_agent.people import AuditRow
 from fsm_agent.run.delta import (
     Asked,
     AskedOn,
