@@ -16,6 +16,7 @@ from .transport import Ambiguous, Arg, Reply, ReplyError, Unreachable
 
 T = TypeVar("T")
 Place = tuple[str, int]
+Slots = list[Place | None]  # who serves each; empty: not known
 
 SLOTS = 16384
 _REDIRECTS = 5  # of one call; more than one happens while slots are being moved
@@ -41,8 +42,8 @@ class ClusterLines:
         self.address = address
         self._seeds, self._dial_to = tuple(seeds), dial_to
         self._lines: dict[Place, Line] = {}
-        self._slots: list[Place | None] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._slots: Slots = []
+        self._reading: asyncio.Task[Slots] | None = None
 
     async def call(self, *args: Arg, patience_s: float | None = None) -> Reply:
         """Send a command to the node of its key; one without a key to any primary."""
@@ -98,23 +99,23 @@ class ClusterLines:
         raise ReplyError("TRYAGAIN", "the slots of the cluster are being moved")
 
     async def _place_of(self, key: bytes | None) -> Place:
-        if not self._slots:
-            await self._learn()
-        place = self._slots[0 if key is None else slot_of(key)]
+        slots = self._slots or await self._learn()
+        place = slots[0 if key is None else slot_of(key)]
         if place is None:
             self._slots = []
             raise ReplyError("CLUSTERDOWN", "no node of the cluster serves the slot of this key")
         return place
 
-    async def _learn(self) -> None:
-        """Read the map of slots. All callers share one attempt, and its failure."""
+    async def _learn(self) -> Slots:
+        """The map of slots, read anew. All callers share one attempt, its failure, and its result:
+        the first of them may have found the map wrong again before the last one gets it."""
         task = self._reading
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             task = self._reading = asyncio.ensure_future(self._read_slots())
             task.add_done_callback(seen)
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
-    async def _read_slots(self) -> None:
+    async def _read_slots(self) -> Slots:
         last: Exception = Unreachable(f"no node of the cluster at {self.address} answers.")
         # Nodes that are connected first: a host that is gone may take long to say nothing.
         known = sorted(self._lines, key=lambda place: not self._lines[place].is_open)
@@ -132,13 +133,13 @@ class ClusterLines:
                 last = Unreachable(str(error))
             else:
                 self._slots = _slots(ranges, place[0])
-                return
+                return self._slots
         raise last
 
     async def primaries(self) -> list[Line]:
         """A connection to each node that serves slots."""
-        await self._place_of(None)
-        return [self._line(place) for place in dict.fromkeys(self._slots) if place]
+        slots = self._slots or await self._learn()
+        return [self._line(place) for place in dict.fromkeys(slots) if place]
 
     def _line(self, place: Place) -> Line:
         if place not in self._lines:
@@ -174,8 +175,8 @@ def key_of(args: tuple[Arg, ...]) -> bytes | None:
     return key if isinstance(key, bytes) else str(key).encode()
 
 
-def _slots(ranges: Reply, asked: str) -> list[Place | None]:
-    slots: list[Place | None] = [None] * SLOTS
+def _slots(ranges: Reply, asked: str) -> Slots:
+    slots: Slots = [None] * SLOTS
     for first, last, primary, *_ in ranges:
         # A node that does not know its own name gives none: it is the one that was asked.
         host = (primary[0] or b"").decode()

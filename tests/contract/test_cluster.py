@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import Heartbeat, StoreSettings, open_store
-from checkpoints.cluster import slot_of
+from checkpoints.cluster import SLOTS, ClusterLines, Place, slot_of
 from checkpoints.errors import LeaseLost, NotDurable, StoreUnavailable
 from checkpoints.model import Claim, Committed, RunId
 from checkpoints.testing.contract import commit_of, started
@@ -100,6 +100,26 @@ async def test_a_node_that_hangs_costs_its_own_runs_only(
     lost = {n for n, end in ends.items() if end == "lost"}
     assert 0 < len(lost) < len(claims)
     assert 0 < len(found.runs) < 12
+
+
+async def test_a_map_that_one_caller_finds_wrong_at_once_is_still_that_of_the_others() -> None:
+    lines = ClusterLines([("h", 1)], lambda host, port: pytest.fail("nobody dials"), "h:1")  # type: ignore[arg-type, return-value]
+    place = ("h", 1)
+
+    async def read() -> list[Place | None]:
+        await asyncio.sleep(0)
+        lines._slots = [place] * SLOTS
+        return lines._slots
+
+    lines._read_slots = read  # type: ignore[method-assign]
+
+    async def finds_it_wrong() -> None:
+        await lines._place_of(b"a")
+        lines._slots = []
+
+    _, found = await asyncio.gather(finds_it_wrong(), lines._place_of(b"b"))
+
+    assert found == place
 
 
 async def test_a_server_that_is_no_cluster_and_one_that_is_absent_are_told_apart(
