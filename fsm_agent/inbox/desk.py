@@ -114,12 +114,12 @@ async def body_of(request: Request, kind: type[T]) -> T:
         raise Problem(415, "not-json", "Send JSON, with the content type application/json.")
     try:
         plain = msgspec.json.decode(raw or b"{}")
-        json.loads(raw or b"{}", object_pairs_hook=_without_repeats)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Problem(400, "bad-json", f"The body is not JSON: {error}") from error
     try:
+        json.loads(raw or b"{}", object_pairs_hook=_without_repeats)
         return msgspec.convert(_cleaned(plain), kind)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise Problem(422, "bad-body", str(error)) from error
 
 

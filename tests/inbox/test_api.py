@@ -150,7 +150,7 @@ async def test_a_body_that_says_a_thing_twice_decides_nothing(site: Site) -> Non
         headers=site.as_("mia") | {"content-type": "application/json"},
     )
 
-    assert (answer.status_code, answer.json()["type"]) == (400, "urn:fsm-agent:bad-json")
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:fsm-agent:bad-body")
     assert "'amount' stands twice" in answer.json()["detail"]
     assert [request.ruling for request in await site.runtime.requests(run_id)] == [None]
 
