@@ -67,6 +67,7 @@ class _Batch:
         self._runner = Runner(session, deps)
         self._seen = Sightings(gaps=set(session.inherited))
         self._stuck: AgentError | None = None  # stored work that this code cannot serve
+        self._heard: set[str] = set()  # calls whose own work has come to its end here
         self._ending: Failed | None = None  # a deadline that the run does not outlive
 
     async def work(self) -> Outcome:
@@ -114,13 +115,15 @@ class _Batch:
                 cancel = self._session.cancel
                 if cancel:
                     await self._tell_children(cancel)
-                works = [] if cancel else self._advance()
+                works, has_said = ([], False) if cancel else self._advance()
                 await self._put_intents_on_record(works)
                 if self._is_alone(works):
                     await self._run_alone(works[0])
                     continue
                 self._start(tasks, works)
                 if not self._running:
+                    if has_said and not works:
+                        continue  # what was said of one call may be all that its twin waits for
                     break
                 try:
                     await self._flush_beside_running()
@@ -137,7 +140,7 @@ class _Batch:
         if self._stuck:
             await self._session.flush()
             raise self._stuck
-        await let_go(self._session, self._deps)
+        await let_go(self._session, self._deps, heard=self._heard)
         return self._conclude()
 
     def _conclude(self) -> Outcome:
@@ -187,8 +190,9 @@ class _Batch:
         run, now_ms = self._session.run, self._session.now_ms()
         return Scene(run, self._agent, self._seen, now_ms, grace_ms, self._session.versioned)
 
-    def _advance(self) -> list[Work]:
-        """Stage what can be said of each call now, and return the work that is to start."""
+    def _advance(self) -> tuple[list[Work], bool]:
+        """Stage what can be said of each call now: the work that is to start, and whether anything
+        was said."""
         works: list[Work] = []
         facts: list[AnyDelta] = []
         scene = self._scene()
@@ -224,7 +228,7 @@ class _Batch:
                 facts.append(step)
         if facts:
             self._session.stage(Trigger.PROGRESSED, *facts)
-        return works
+        return works, bool(facts)
 
     def _has_room(self, tool: Tool[..., Any], works: list[Work]) -> bool:
         if len(self._running) + len(works) >= self._agent.parallel_calls:
@@ -370,6 +374,7 @@ class _Batch:
         elif isinstance(ended, Stuck):
             self._stuck = ended.error  # raised once the others are done
         elif isinstance(ended, dispatch.Result):
+            self._heard.add(call_id)
             facts = await self._after_run(call_id, ended)
         else:
             facts = await self._after_probe(call_id, ended)

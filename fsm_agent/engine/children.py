@@ -9,6 +9,7 @@ it due.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Literal
 
@@ -154,15 +155,20 @@ async def tell(store: Store, child: RunId, cancel: CancelRequested) -> bool:
     return True
 
 
-async def let_go(session: Session, deps: Deps) -> None:
+async def let_go(session: Session, deps: Deps, *, heard: Collection[str]) -> None:
     """Have those child runs ended whose calls got a result without them, such as a person's word.
 
-    Before their parent goes on: from then on it knows nothing of them. Raises StoreUnavailable.
+    Before their parent goes on: from then on it knows nothing of them. Calls that were `heard` have
+    the child's own result. Raises StoreUnavailable.
     """
     cancel = CancelRequested(session.run.run_id, "its call has a result without it")
-    for call in session.run.calls:
-        if not call.delegated or not call.result:
-            continue
+    calls = [
+        c for c in session.run.calls if c.delegated and c.result and c.call.call_id not in heard
+    ]
+    if calls and session.has_staged:
+        await session.flush()  # results that are there must not wait for what a child's server says
+    for call in calls:
+        assert call.delegated
         child = RunId(call.delegated.child)
         try:
             if (await deps.store.head(child)).status not in CLOSED:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from checkpoints.errors import NotDurable
 from fsm_agent.capabilities.agent import Agent
 from fsm_agent.run.delta import AnyDelta, Failed, Settled
 from fsm_agent.run.record import OpenCall
@@ -30,6 +33,12 @@ async def ending(
     they have been told: a worker that dies in between leaves a run that the next one ends.
     """
     cancel = cancel or CancelRequested(failed.by or session.run.run_id, failed.message)
+    has_children = any(call.delegated for call in session.run.calls)
+    if has_children and session.has_staged and failed.reason != "host":
+        # To end them may take long, and a result that is there must not be lost meanwhile. One that
+        # the host's hook has failed on must not be there without the end.
+        with suppress(NotDurable):
+            await session.flush()
     spent = await cancel_children(session, agent, cancel, deps)
     if spent:
         session.stage(Trigger.PROGRESSED, *spent)

@@ -288,3 +288,47 @@ async def test_a_child_whose_agent_is_gone_is_ended_once_a_person_accepts_that(
 
     assert (await runtime.result(request.run_id)).reason == "cancelled"
     assert await nothing_left(runtime)
+
+
+async def test_a_result_does_not_wait_for_the_server_of_a_child(bench: Bench) -> None:
+    paid: list[str] = []
+    has_told = asyncio.Event()
+
+    @tool
+    async def pay() -> str:
+        await has_told.wait()
+        paid.append("pay")
+        return "paid"
+
+    helper = Agent("helper", "helper")
+    boss = Agent("boss", "boss", tools=[helper.as_tool(), pay])
+
+    def answer(request: StepRequest) -> Reply:
+        if request.instructions.startswith("helper"):
+            return finish()
+        has_spoken = any(isinstance(m, AssistantMessage) for m in request.messages)
+        return finish() if has_spoken else ask(("helper", {"task": "x"}), ("pay", {}))
+
+    store = await bench.store()
+
+    class Sick:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def commit(self, lease: Any, commit: Commit) -> Any:
+            done = await store.commit(lease, commit)
+            if lease.run_id.startswith("c-") and commit.status == "done":
+                has_told.set()
+            return done
+
+        async def head(self, run_id: RunId) -> Any:
+            if paid and run_id.startswith("c-"):
+                raise StoreUnavailable("the child's server is away", applied=False)
+            return await store.head(run_id)
+
+    runtime = await bench.runtime(ScriptedModel(answer), store=Sick())  # type: ignore[arg-type]
+
+    result = await runtime.run(boss, "Go.", run_id="p1")
+
+    assert (result.status, paid) == ("done", ["pay"])
+    assert sorted(await bench.settled("p1")) == [("c4-0", "success"), ("c4-1", "success")]

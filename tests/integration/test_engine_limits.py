@@ -533,3 +533,21 @@ async def test_a_transcript_holds_one_attempt_for_each_step(bench: Bench) -> Non
         if isinstance(delta, (Replied, ModelFailed))
     ]
     assert kinds == [ModelFailed, Replied] * 4
+
+
+@pytest.mark.parametrize("most", [2, 3])
+async def test_twins_of_a_call_beyond_the_budget_are_answered_too(bench: Bench, most: int) -> None:
+    @tool(effect="read", concurrency=1)
+    async def look(x: int) -> str:
+        return f"saw {x}"
+
+    batch = [("look", {"x": x}) for x in (5, 6, 6)]
+    model = turns(ask(("look", {"x": 9})), ask(*batch), finish("Done."))
+    runtime = await bench.runtime(model)
+
+    result = await runtime.run(Agent("a", tools=[look]), "Go.", limits=Limits(tool_calls=most))
+
+    assert result.status == "done"
+    assert sorted(status for _, status in await bench.settled(result.run_id)) == [
+        "duplicate", *(["error"] if most == 2 else []), *["success"] * most,
+    ]  # fmt: skip
