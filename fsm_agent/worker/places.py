@@ -60,7 +60,7 @@ class Places:
                 # What that one held would else stand for a lease more, for a run that is over.
                 await self._free(run_id, self._held.get(run_id, ()), candidate.dead_owner)
         except UNCLAIMED:
-            await self._withdraw(run_id)
+            await self._withdraw(candidate)
             raise
         finally:
             await self._free(run_id, self._held.pop(run_id, ()), self._owner)
@@ -71,7 +71,7 @@ class Places:
             for group in candidate.groups:
                 await self._enter(group, candidate)
         except BaseException:  # a stop as well
-            await self._withdraw(candidate.run_id)
+            await self._withdraw(candidate)
             raise
 
     async def _enter(self, group: str, candidate: Candidate) -> None:
@@ -86,11 +86,16 @@ class Places:
 
     # If the store is away, places and beginnings end by themselves.
 
-    async def _withdraw(self, run_id: RunId) -> None:
-        """Give the run's places back, with its beginnings: it did not begin here."""
-        for group in self._held.pop(run_id, ()):
+    async def _withdraw(self, candidate: Candidate) -> None:
+        """Give the run's places back, with the beginnings that it was to make: it did not begin.
+        Those of a run that goes on are older, and stand."""
+        groups = self._held.pop(candidate.run_id, ())
+        if not candidate.begins:
+            await self._free(candidate.run_id, groups, self._owner)
+            return
+        for group in groups:
             with suppress(CheckpointError):
-                await self._store.withdraw_slot(group, run_id, owner=self._owner)
+                await self._store.withdraw_slot(group, candidate.run_id, owner=self._owner)
 
     async def _free(self, run_id: RunId, groups: Iterable[str], owner: str) -> None:
         """Give an owner's places back."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 from time import monotonic, process_time
 from typing import Any
 
+import msgspec
 import pytest
 
 from checkpoints.model import RunId
@@ -16,8 +17,9 @@ from checkpoints.schedule import Limit
 from fsm_agent import Agent, Runtime, tool
 from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.worker import pool
-from fsm_agent.worker.backlog import Backlog
+from fsm_agent.worker.backlog import Backlog, Candidate
 from fsm_agent.worker.local import work_due_once
+from fsm_agent.worker.places import Full, Places
 from fsm_agent.worker.pool import Settings, Worker
 from fsm_agent.worker.services import Service
 from tests.conftest import Bench, Ledger, ScriptedModel, ask, die, finish, take_over, until
@@ -529,3 +531,28 @@ async def test_who_brings_a_run_waits_until_there_is_room(bench: Bench) -> None:
         await until(lambda: all_done(runtime, 2))
 
     assert was_kept
+
+
+async def test_a_run_that_goes_on_and_finds_no_room_stays_begun(bench: Bench) -> None:
+    store = await bench.store()
+    await store.set_limit("agent:a", Limit(per_minute=1))
+    await store.set_limit("tenant:t", Limit(at_once=1))
+    ours, theirs = (Places(store, owner=w, term_s=30, steady_s=monotonic) for w in ("w1", "w2"))
+    first = Candidate(
+        run_id=RunId("first"), agent="a", tenant="t", priority=0, dead_owner="", has_place=False,
+        begins=True, due_ms=0,
+    )  # fmt: skip
+    other = msgspec.structs.replace(first, run_id=RunId("other"), begins=False)
+    second = msgspec.structs.replace(first, run_id=RunId("second"), tenant="")
+    async with ours.held(first):
+        pass
+
+    async with theirs.held(other):
+        with pytest.raises(Full):
+            async with ours.held(msgspec.structs.replace(first, begins=False)):
+                pass
+
+    with pytest.raises(Full) as full:
+        async with ours.held(second):
+            pass
+    assert full.value.group == "agent:a"
