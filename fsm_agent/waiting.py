@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from checkpoints.errors import AskNotFound, RunClosed, RunNotFound
+from checkpoints.errors import AskNotFound, BadRunId, RunClosed, RunNotFound, StoreDiverged
 from checkpoints.model import CLOSED, AskRecord, Comment, Ruling, RunId, Vote
 from fsm_agent.engine.deps import Deps
 from fsm_agent.errors import CorruptRecord, UsageError
@@ -70,7 +70,7 @@ class Waiting:
         found: list[RunId] = []
         todo = [run_id]
         while todo:
-            with suppress(RunNotFound, CorruptRecord):
+            with suppress(RunNotFound, StoreDiverged, BadRunId, CorruptRecord):
                 head = await self._deps.store.head(todo.pop())
                 children = map(RunId, codec.decode_snapshot(head.snapshot).children)
                 new = [child for child in children if child not in found]

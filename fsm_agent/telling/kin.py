@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 
-from checkpoints.errors import RunNotFound
+from checkpoints.errors import BadRunId, RunNotFound, StoreDiverged
 from checkpoints.model import Head, RunId
 from checkpoints.store import Store
 from fsm_agent.errors import CorruptRecord
 from fsm_agent.run import codec
 from fsm_agent.run.state import State
 
-_UNREADABLE = codec.Snapshot("", "", State.OBSERVE, 0, 0, (), "")
+UNREADABLE = (RunNotFound, StoreDiverged, BadRunId)  # one relative must not hide all other runs
+_NOTHING = codec.Snapshot("", "", State.OBSERVE, 0, 0, (), "")
 
 
 def told_by(head: Head) -> codec.Snapshot:
     """What lists show of a run; nothing where it cannot be read."""
     with suppress(CorruptRecord):
         return codec.decode_snapshot(head.snapshot)
-    return _UNREADABLE
+    return _NOTHING
 
 
 class Kin:
@@ -52,6 +53,6 @@ class Kin:
     async def _head(self, run_id: str) -> Head | None:
         if run_id and run_id not in self._heads:
             self._heads[run_id] = None
-            with suppress(RunNotFound):
+            with suppress(*UNREADABLE):
                 self._heads[run_id] = await self._store.head(RunId(run_id))
         return self._heads.get(run_id)

@@ -15,8 +15,10 @@ from checkpoints.model import RunId
 from checkpoints.schedule import Limit
 from fsm_agent import Agent, Runtime, tool
 from fsm_agent.engine.session import snapshot_of
+from fsm_agent.llm.model import Reply, StepRequest
 from fsm_agent.run import codec
 from fsm_agent.run.record import Run
+from fsm_agent.telling.stands import stands
 from fsm_agent.worker import backlog, pool
 from fsm_agent.worker.local import work_due_once
 from fsm_agent.worker.pool import Settings, Worker
@@ -210,3 +212,33 @@ async def test_a_worker_outlives_a_due_index_that_is_written_over(
 
     assert [line["event"] for line in logs].count("worker.store_unreadable") == 1
     assert await work_due_once(runtime, AGENTS) == 0
+
+
+async def test_a_child_that_cannot_be_read_hides_nothing_of_others(bench: Bench) -> None:
+    @tool(approval="always")
+    def pay() -> str:
+        return "paid"
+
+    helper = Agent("helper", "helper", tools=[pay])
+    boss = Agent("boss", "boss", tools=[helper.as_tool(), pay])
+
+    def answer(request: StepRequest) -> Reply:
+        mine = ask(("pay", {}))
+        return (
+            mine if request.instructions[0] == "h" else ask(("helper", {"task": "x"}), ("pay", {}))
+        )
+
+    runtime = await bench.runtime(ScriptedModel(answer))
+    damage = Damage(runtime)
+    parent = await runtime.run(boss, "Go.")
+    (child,) = (await runtime.result(parent.run_id)).children
+    await damage.call("HSET", damage.keys(child).head, "n", "no number")
+
+    heads = await runtime.runs()
+
+    assert [head.run_id for head in heads] == [parent.run_id]
+    assert (await stands(runtime, heads))[parent.run_id].needs == "person"
+    assert [request.question.tool for request in await runtime.requests(parent.run_id)] == [
+        "pay",
+        "pay",
+    ]
