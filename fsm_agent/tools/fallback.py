@@ -7,10 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+import structlog
+
 from fsm_agent.run.content import canonical_json
 
 from .arguments import Bound
 from .registry import Tool
+
+log = structlog.get_logger(__name__)
 
 HALVED = ("limit", "max_results", "count")
 
@@ -25,10 +30,14 @@ def smaller(tool: Tool[..., Any], bound: Bound) -> Bound:
     given = json.loads(bound.arguments)
     try:
         less = halved(given) if tool.fallback == "halve" else tool.fallback(copy.deepcopy(given))
-        again = tool.bind(canonical_json(dict(less)))
-    except (Exception, SystemExit):  # the rule is the host's code; the call goes on without it
+        again = tool.bind(canonical_json(msgspec.to_builtins(dict(less), str_keys=True)))
+    except (Exception, SystemExit) as error:  # the host's code; the call goes on without it
+        log.warning("tool.fallback_failed", tool=tool.name, why=repr(error))
         return bound
-    return again if isinstance(again, Bound) else bound
+    if isinstance(again, Bound):
+        return again
+    log.warning("tool.fallback_failed", tool=tool.name, why=again.problem)
+    return bound
 
 
 def halved(arguments: Mapping[str, Any]) -> dict[str, Any]:

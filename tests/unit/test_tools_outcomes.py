@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -158,6 +159,25 @@ async def test_a_function_may_say_what_is_smaller():
 
     assert (await call(made)).status == "success"
     assert seen == [40, 1]
+
+
+async def test_what_a_function_gives_may_be_of_the_types_of_the_tool():
+    seen: list[date] = []
+
+    @tool(
+        effect="read",
+        timeout_s=0.02,
+        retries=1,
+        fallback=lambda given: {"since": date.fromisoformat(given["since"]) + timedelta(days=9)},
+    )
+    async def find(since: date) -> str:
+        seen.append(since)
+        if len(seen) == 1:
+            await asyncio.sleep(60)
+        return "found"
+
+    assert (await call(find, '{"since":"2020-01-01"}')).status == "success"
+    assert seen == [date(2020, 1, 1), date(2020, 1, 10)]
 
 
 @pytest.mark.parametrize("rule", [lambda given: 1 / 0, lambda given: {"limt": 1}, lambda given: 5])
