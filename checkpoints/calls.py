@@ -9,6 +9,7 @@ from collections.abc import (
     Callable,
     Iterable,
 )
+from math import inf
 from random import Random, SystemRandom
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -42,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 _LAYOUT = 1
 _KNOWN = 4096  # runs and leases that are remembered
+_FRESH_S = 3600.0
 
 
 class Written(NamedTuple):
@@ -57,12 +59,17 @@ class Known(NamedTuple):
 
     seq: int = 0
     created: int = 0  # by the store's clock, in ms; 0: not told. Another one is another run
-    is_ours: bool = False  # written or claimed here, and not only looked at
+    written_s: float = -inf  # local time when it was last written or claimed here
 
-    def of(self, created: int) -> Known:
-        """The same, if it is about the run of this name that was created then."""
-        is_other = created and self.created and created != self.created
-        return Known(created=created) if is_other else self
+    def is_other(self, created: int) -> bool:
+        """Whether the run of this name that was created then is another one."""
+        return bool(created and self.created and created != self.created)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was written here so lately that, if it is gone, a failover may have lost it.
+        Later it is likely to have ended and been removed."""
+        return monotonic() - self.written_s < _FRESH_S
 
 
 _UNKNOWN = Known()
@@ -288,12 +295,12 @@ class Calls:
             raise
 
     def _remember(self, run_id: str, seq: int, created: int = 0, *, is_ours: bool = False) -> None:
-        before = self._known_of(run_id)
-        if (known := before.of(created)) is not before:
+        known = self._known_of(run_id)
+        if known.is_other(created):
             self._forget(run_id)
-        self._known[run_id] = Known(
-            max(seq, known.seq), created or known.created, is_ours or known.is_ours
-        )
+            known = _UNKNOWN
+        written_s = monotonic() if is_ours else known.written_s
+        self._known[run_id] = Known(max(seq, known.seq), created or known.created, written_s)
         trim(self._known, run_id)
 
     def _known_of(self, run_id: str) -> Known:
@@ -307,10 +314,21 @@ class Calls:
         self._known.pop(run_id, None)
         self._over.pop(run_id, None)
 
+    def _lost(self, run_id: str, stored: int, created: int, known: Known) -> StoreRegressed | None:
+        """What is to be said of a run that ends at `stored`, if the store has forgotten some of it.
+
+        `known` is from before the question was sent: a commit may be acknowledged meanwhile. Of a
+        run that was begun anew under its name it is said once.
+        """
+        if not known.is_other(created):
+            return StoreRegressed(run_id, known.seq, stored) if stored < known.seq else None
+        is_lost = known.is_fresh and run_id not in self._over
+        self._remember(run_id, stored, created)
+        return StoreRegressed(run_id, known.seq, stored, is_other=True) if is_lost else None
+
     def _check_known(self, run_id: str, stored: int, created: int, known: Known) -> None:
-        """`known` is from before the read was sent: a commit may be acknowledged meanwhile."""
-        if stored < (before := known.of(created).seq):
-            raise StoreRegressed(run_id, before, stored)
+        if error := self._lost(run_id, stored, created, known):
+            raise error
         self._remember(run_id, stored, created)
 
     def _alarm(self) -> Arg:
@@ -319,9 +337,8 @@ class Calls:
         return share if share > 0 else ""
 
     def _absent(self, run_id: str) -> CheckpointError:
-        """A run that was only looked at may have ended since, and been removed."""
         known = self._known_of(run_id)
-        is_lost = known.is_ours and run_id not in self._over
+        is_lost = known.is_fresh and run_id not in self._over
         return StoreRegressed(run_id, known.seq, 0) if is_lost else RunNotFound(run_id)
 
     def _check_sizes(self, bodies: Iterable[bytes], snapshot: bytes) -> None:

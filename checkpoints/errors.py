@@ -218,11 +218,18 @@ class StoreDiverged(CheckpointError):
 class StoreRegressed(StoreDiverged):
     """The store has forgotten entries that it had acknowledged."""
 
-    def __init__(self, run_id: str, known_seq: int, stored_seq: int) -> None:
+    def __init__(
+        self, run_id: str, known_seq: int, stored_seq: int, *, is_other: bool = False
+    ) -> None:
+        """`is_other`: what is there now was begun anew under the same name."""
         self.run_id, self.known_seq, self.stored_seq = run_id, known_seq, stored_seq
+        now = (
+            "holds a run of that name that was begun anew" if is_other else f"ends at {stored_seq}"
+        )
+        unless = "" if stored_seq and not is_other else "Unless somebody has removed the run, it"
         super().__init__(
-            f"run {run_id!r}: the store acknowledged entry {known_seq} and now ends at "
-            f"{stored_seq}. It has lost acknowledged writes; check its persistence and "
+            f"run {run_id!r}: the store acknowledged entry {known_seq} and now {now}. "
+            f"{unless or 'It'} has lost acknowledged writes; check its persistence and "
             "replication settings."
         )
 

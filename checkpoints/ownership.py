@@ -12,7 +12,6 @@ from .calls import Calls, trim
 from .errors import (
     RunBusy,
     RunClosed,
-    StoreRegressed,
     StoreUsageError,
 )
 from .model import (
@@ -54,13 +53,13 @@ class Ownership(Calls):
                 raise self._absent(run_id)
         head = answers.head(run_id, reply[3:], self._codec.unpack)
         lease = Lease(run_id, head.token, nonce, owner, term_ms)
-        if head.seq < (before := known.of(head.created_ms).seq):
+        if error := self._lost(run_id, head.seq, head.created_ms, known):
             # Told once; whoever claims the run after a person looked at it goes on from there. Not
             # due meanwhile: a worker that knows nothing of it would repeat what was lost.
             await self.release(lease, due_ms=None)
             self._forget(run_id)
             self._remember(run_id, head.seq, head.created_ms)
-            raise StoreRegressed(run_id, before, head.seq)
+            raise error
         self._remember(run_id, head.seq, head.created_ms, is_ours=True)
         self._confirm(nonce, sent)
         return Claim(
@@ -105,8 +104,8 @@ class Ownership(Calls):
         fates = {}
         told = zip(leases, known, reply[1::4], reply[2::4], reply[3::4], reply[4::4], strict=True)
         for lease, before, is_held, mail, stored, created in told:
-            seq = before.of(int(created)).seq
-            forgot = (seq, int(stored)) if int(stored) < seq else None
+            error = self._lost(lease.run_id, int(stored), int(created), before)
+            forgot = (error.known_seq, error.stored_seq) if error else None
             fates[lease.run_id] = Renewal(is_held=is_held == b"1", mail=int(mail), forgot=forgot)
             if is_held == b"1":
                 self._confirm(lease.nonce, sent)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from .. import calls
 from ..errors import CorruptEntry, RunClosed, RunExists, RunNotFound, RunOpen, StoreRegressed
 from ..model import Commit, Lease, RunId, Status, Tidied
 from .contract import (
@@ -51,6 +52,15 @@ async def tidied(store: Any) -> Tidied:
         if done.folded or done.expired or done.failed:
             return done
         await asyncio.sleep(0.01)
+
+
+async def begun_anew(store: Any) -> None:
+    """A run of the same name as R, which is removed first, and is created at another time."""
+    created_ms = (await store.head(R)).created_ms
+    while await store.now_ms() == created_ms:
+        await asyncio.sleep(0.001)
+    assert await store.purge(R, is_forced=True)
+    await store.create(R, op="again", body=entry(9), snapshot=b"new")
 
 
 class RetentionContract:
@@ -201,27 +211,16 @@ class RetentionContract:
             await store.commit(claim.lease, commit_of(claim))
         assert await store.due() == []
 
-    @pytest.mark.parametrize("who", ["worker", "reader", "holder"])
+    @pytest.mark.parametrize("who", ["worker", "reader"])
     async def test_a_name_that_is_used_again_is_another_run_and_no_loss(
         self, new_store: NewStore, who: str
     ) -> None:
         one: Any = await new_store()
         other: Any = await new_store()
-        if who == "worker":
-            await ended(one)
-        else:
-            claim = await started(one if who == "holder" else other)
-            await (one if who == "holder" else other).commit(claim.lease, commit_of(claim, *BODIES))
-            await one.journal(R)
-        created_ms = (await other.head(R)).created_ms
-        while await other.now_ms() == created_ms:
-            await asyncio.sleep(0.001)
-        assert await other.purge(R, is_forced=True)
-        await other.create(R, op="again", body=entry(9), snapshot=b"new")
+        await ended(one if who == "worker" else other)
+        await one.journal(R)
+        await begun_anew(other)
 
-        if who == "holder":
-            fate = (await one.renew([claim.lease]))[R]
-            assert (fate.is_held, fate.forgot) == (False, None)
         if who == "reader":
             assert [each.seq for each in await one.journal(R)] == [1]
         taken = await one.claim(R, owner="w2", nonce="n2", term_ms=TERM_MS)
@@ -229,6 +228,44 @@ class RetentionContract:
         assert (taken.head.seq, taken.head.snapshot) == (1, b"new")
         await one.commit(taken.lease, commit_of(taken))
         assert len(await one.journal(R)) == 2
+
+    @pytest.mark.parametrize("how", ["renew", "claim", "journal"])
+    async def test_an_open_run_that_is_begun_anew_was_lost_and_is_told_once(
+        self, new_store: NewStore, how: str
+    ) -> None:
+        one: Any = await new_store()
+        claim = await started(one)
+        await one.commit(claim.lease, commit_of(claim, *BODIES))
+        await begun_anew(await new_store())
+
+        if how == "renew":
+            fate = (await one.renew([claim.lease]))[R]
+            assert (fate.is_held, fate.forgot) == (False, (1 + len(BODIES), 1))
+        else:
+            with pytest.raises(StoreRegressed, match="Unless somebody has removed the run"):
+                await (one.journal(R) if how == "journal" else one.claim(
+                    R, owner="w2", nonce="n2", term_ms=TERM_MS
+                ))  # fmt: skip
+
+        assert [each.seq for each in await one.journal(R)] == [1]
+        assert (await one.claim(R, owner="w2", nonce="n3", term_ms=TERM_MS)).head.seq == 1
+        assert (await one.head(R)).due_ms is not None
+
+    async def test_a_run_of_ours_that_is_gone_was_lost_or_long_since_removed(
+        self, store: Any, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other: Any = await new_store()
+        await store.create(R, op="o", body=entry(1), snapshot=b"s")
+        claim = await other.claim(R, owner="w", nonce="n", term_ms=TERM_MS)
+        await other.commit(claim.lease, commit_of(claim, status="done"))
+        await other.purge(R)
+
+        with pytest.raises(StoreRegressed, match="Unless somebody has removed the run"):
+            await store.head(R)
+        monkeypatch.setattr(calls, "_FRESH_S", 0.0)
+        for read in (store.head, store.journal):
+            with pytest.raises(RunNotFound):
+                await read(R)
 
     async def test_a_run_that_was_only_looked_at_may_have_ended_and_be_gone(
         self, store: Any, new_store: NewStore
