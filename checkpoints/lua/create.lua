@@ -28,7 +28,7 @@ if ARGV[5] ~= '' then
   end
 end
 -- Blobs that came before their run had an end.
-redis.call('PERSIST', KEYS[7])
+if redis.call('EXISTS', KEYS[7]) == 1 then redis.call('PERSIST', KEYS[7]) end
 local now = int(clock())
 local status, seq = ARGV[3], 0
 for at = 6, #ARGV, 2 do

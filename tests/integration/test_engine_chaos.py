@@ -94,7 +94,8 @@ async def decide_for_ever(runtime: Runtime, run_id: str, rng: Random) -> None:
                 request.question.kind, rng.choice(["approve", "approve", "reject"])
             )
             with suppress(AlreadyDecided, AskNotFound, RunClosed):
-                await runtime.decide(run_id, request.ask_id, verb, by="mia", answer="x")  # type: ignore[arg-type]
+                said = "x" if verb in ("answer", "happened") else None
+                await runtime.decide(run_id, request.ask_id, verb, by="mia", answer=said)  # type: ignore[arg-type]
         await asyncio.sleep(0.002)
 
 
