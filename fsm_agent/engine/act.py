@@ -116,13 +116,14 @@ class _Batch:
                 if cancel:
                     await self._tell_children(cancel)
                 works, has_said = ([], False) if cancel else self._advance()
+                may_say_more = has_said and not works  # calls that are put off below are no news
                 await self._put_intents_on_record(works)
                 if self._is_alone(works):
                     await self._run_alone(works[0])
                     continue
                 self._start(tasks, works)
                 if not self._running:
-                    if has_said and not works:
+                    if may_say_more:
                         continue  # what was said of one call may be all that its twin waits for
                     break
                 try:
